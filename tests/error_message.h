@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "common/base/error.h"
 
@@ -38,6 +39,16 @@ Said says(const std::string& message, const Parts&... parts) {
     if (message.find(part) == message.npos) return {message, " lacks \"" + part + '"'};
   }
   return {message};
+}
+
+/// Whether a text begins, or ends, with a part. Both show the text when they fail.
+inline Said begins_with(std::string_view text, std::string_view part) {
+  return {std::string(text),
+          text.starts_with(part) ? "" : " does not begin with \"" + std::string(part) + '"'};
+}
+
+inline Said ends_with(std::string_view text, std::string_view part) {
+  return {std::string(text), text.ends_with(part) ? "" : " does not end with \"" + std::string(part) + '"'};
 }
 
 }  // namespace staircase

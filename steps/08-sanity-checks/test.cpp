@@ -3,6 +3,7 @@
 #include <array>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/processors.h"
 #include "tests/run_program.h"
 
@@ -72,7 +73,7 @@ TEST_CASE("an impossible value is refused with its option, the value and the ran
 TEST_CASE("a seed is a whole number that is not negative") {
   const ProgramRun refused = run("--seed=-1");
   CHECK(refused.status == 2);
-  CHECK(refused.err.starts_with("error: --seed is -1, but it must be 0 or more\n"));
+  CHECK(begins_with(refused.err, "error: --seed is -1, but it must be 0 or more\n"));
 }
 
 TEST_CASE("several texts of one prompt need --do-sample") {
@@ -124,11 +125,11 @@ TEST_CASE("options that do nothing together cause a warning, and the program goe
   for (const std::string arguments : {"--temperature 0", "--temperature 0.7", "--top-k 5", "--top-p 0.5"}) {
     const ProgramRun warned = run(arguments);
     CHECK(warned.status == 1);
-    CHECK(warned.err.starts_with(greedy + "error: "));
-    CHECK(run("--do-sample " + arguments)
-              .err.starts_with((arguments == "--temperature 0" ? cold : "") + "error: "));
-    CHECK(run("--show-candidates 3 " + arguments).err.starts_with("error: "));
+    CHECK(begins_with(warned.err, greedy + "error: "));
+    CHECK(begins_with(run("--do-sample " + arguments).err,
+                      (arguments == "--temperature 0" ? cold : "") + "error: "));
+    CHECK(begins_with(run("--show-candidates 3 " + arguments).err, "error: "));
   }
-  CHECK(run("--do-sample --temperature 0.1").err.starts_with("error: "));
-  CHECK(run("").err.starts_with("error: "));
+  CHECK(begins_with(run("--do-sample --temperature 0.1").err, "error: "));
+  CHECK(begins_with(run("").err, "error: "));
 }

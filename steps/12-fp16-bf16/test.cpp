@@ -4,6 +4,7 @@
 
 #include "generate.h"
 #include "memory_estimate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -145,10 +146,10 @@ TEST_CASE("the estimate is printed before the model loads") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--dtype bfloat16 --model " + folder.path().string());
   CHECK(run.status == 1);
-  CHECK(run.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\nerror: "));
+  CHECK(begins_with(run.err, "by formula: weights 11.6 MiB, activations up to 4.5 MiB\nerror: "));
   const ProgramRun whole = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --dtype bfloat16");
   CHECK(whole.status == 0);
-  CHECK(whole.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
+  CHECK(begins_with(whole.err, "by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
 }
 
 TEST_CASE("--dtype is the type of the program's weights") {

@@ -3,6 +3,7 @@
 #include "dynamic_kv_cache.h"
 #include "generate.h"
 #include "memory_estimate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -186,10 +187,10 @@ TEST_CASE("the estimate names the weights, the activations and a cache for the w
   REQUIRE(run.status == 0);
   const ModelConfig& config = tales().config();
   CHECK(
-      run.err.starts_with(fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
-                                      "a cache of up to 3.0 MiB for each text\n",
-                                      static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
-                                      static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
+      begins_with(run.err, fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
+                                       "a cache of up to 3.0 MiB for each text\n",
+                                       static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
+                                       static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
 TEST_CASE("the program prints the size of its cache, and --no-use-cache is without one") {

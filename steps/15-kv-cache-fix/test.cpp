@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -293,8 +294,9 @@ TEST_CASE(
 TEST_CASE("--refill without --on-overflow recompute causes a warning") {
   const std::string arguments = "--model /nonexistent --refill 300";
   const std::string warning = "warning: --refill does nothing without --on-overflow recompute\n";
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).err.starts_with(warning));
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + " --on-overflow recompute").err.starts_with("error"));
+  CHECK(begins_with(run_program(STAIRCASE_STEP_PROGRAM, arguments).err, warning));
+  CHECK(
+      begins_with(run_program(STAIRCASE_STEP_PROGRAM, arguments + " --on-overflow recompute").err, "error"));
 }
 
 TEST_CASE("impossible options are refused before any token") {

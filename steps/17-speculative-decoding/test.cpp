@@ -5,6 +5,7 @@
 #include "generate.h"
 #include "speculative.h"
 #include "tests/chi_square.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -425,6 +426,6 @@ TEST_CASE("the program refuses impossible options") {
     CHECK(refused.status == 2);
     CHECK(refused.out.empty());
     CHECK(refused.err.find("error: " + message) != std::string::npos);
-    CHECK(refused.err.ends_with("\n"));
+    CHECK(ends_with(refused.err, "\n"));
   }
 }

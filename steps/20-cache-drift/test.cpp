@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "drift.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -97,7 +98,7 @@ TEST_CASE("a plot that cannot be written is refused before any token, and a run 
   const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, "--drift " + nowhere);
   CHECK(refused.status == 1);
   CHECK(refused.out.empty());
-  CHECK(refused.err.ends_with("\nerror: " + nowhere + " cannot be written\n"));
+  CHECK(ends_with(refused.err, "\nerror: " + nowhere + " cannot be written\n"));
 
   const std::filesystem::path old = folder.write("old.svg", "an older plot");
   for (const std::filesystem::path& file : {old, folder.path() / "new.svg"}) {

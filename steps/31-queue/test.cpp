@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -286,8 +287,8 @@ TEST_CASE("the texts come out one after another, and wrong usage is refused") {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM,
                     fmt::format("--max-new-tokens 3 --prompt The --prompt Once --max-batch-size {}", most));
-    CHECK(run.out.starts_with("[1]\n"));
-    CHECK(run.out.ends_with("\n\n[2]\n" + one.out));
+    CHECK(begins_with(run.out, "[1]\n"));
+    CHECK(ends_with(run.out, "\n\n[2]\n" + one.out));
   }
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--max-batch-size 0", "--max-batch-size is 0, but it must be 1 or more\n"},
@@ -297,7 +298,7 @@ TEST_CASE("the texts come out one after another, and wrong usage is refused") {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.ends_with(message));
+    CHECK(ends_with(refused.err, message));
     CHECK(refused.out.empty());
   }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts /nonexistent").status == 1);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -230,7 +231,7 @@ TEST_CASE("more copies than slots are refused") {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.ends_with(message));
+    CHECK(ends_with(refused.err, message));
     CHECK(refused.out.empty());
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -240,7 +241,7 @@ TEST_CASE("drawn copies in a queue stop exactly where each of them would stop al
     stopped += alone.back().generation.finish_reason == FinishReason::kStop;
     own.stop = {};
     const std::string text = continued({prompts[i / 3]}, own)[0].text;
-    CHECK(text.starts_with(alone.back().text));
+    CHECK(begins_with(text, alone.back().text));
     for (const std::string& stop : options.stop.sequences) CHECK(alone.back().text.find(stop) == text.npos);
   }
   CHECK(stopped > 4);
@@ -299,7 +300,7 @@ TEST_CASE("the program reports why a text ended, and prints only the text shown 
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.starts_with("error: "));
+    CHECK(begins_with(refused.err, "error: "));
     CHECK(refused.err.find("--stop") != std::string::npos);
     CHECK(refused.out.empty());
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -228,7 +229,7 @@ TEST_CASE("drawn copies in a queue stop exactly where each of them would stop al
     stopped += alone.back().generation.finish_reason == FinishReason::kStop;
     own.stop = {};
     const std::string text = continued({prompts[i / 3]}, own)[0].text;
-    CHECK(text.starts_with(alone.back().text));
+    CHECK(begins_with(text, alone.back().text));
     for (const std::string& stop : options.stop.sequences) CHECK(alone.back().text.find(stop) == text.npos);
   }
   CHECK(stopped > 4);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -189,7 +190,7 @@ TEST_CASE(
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.ends_with(message));
+    CHECK(ends_with(refused.err, message));
     CHECK(refused.out.empty());
   }
 }

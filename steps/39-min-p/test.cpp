@@ -4,6 +4,7 @@
 
 #include "generate.h"
 #include "min_p.h"
+#include "tests/error_message.h"
 #include "tests/processors.h"
 #include "tests/run_program.h"
 
@@ -130,7 +131,7 @@ TEST_CASE("--min-p outside its range is refused before any work") {
   for (const std::string value : {"-0.1", "1.1", "inf", "nan"}) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, option + value);
     CHECK(refused.status == 2);
-    CHECK(refused.err.starts_with("error: --min-p is "));
+    CHECK(begins_with(refused.err, "error: --min-p is "));
   }
   for (const std::string value : {"0", "0.1", "1"}) {
     CHECK(run_program(STAIRCASE_STEP_PROGRAM, option + value).status == 1);  // there is no such model

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "beam_tree.h"
+#include "tests/error_message.h"
 #include "tests/plain_beam_search.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -91,7 +92,7 @@ TEST_CASE("texts that end one after another along a long trunk do not push it to
   const std::string drawn = tree.text(tokenizer());
   CHECK(count(drawn, "\n") == 2001);
   CHECK(count(drawn, "│") == 0);
-  CHECK(drawn.ends_with("\"ac\"  ■ -0.5000\n"));
+  CHECK(ends_with(drawn, "\"ac\"  ■ -0.5000\n"));
 }
 
 TEST_CASE("an observer of the search gets each beam that goes on or ends, in the order of the choice") {
@@ -133,7 +134,7 @@ TEST_CASE(
   CHECK(count(drawn, "■") == ended);
   REQUIRE(found.size() == 3);
   for (const Beam& one : found) CHECK(count(drawn, fmt::format("■ {:.4f}\n", one.score)) == 1);
-  CHECK(drawn.ends_with(fmt::format("■ {:.4f}\n", found[0].score)));
+  CHECK(ends_with(drawn, fmt::format("■ {:.4f}\n", found[0].score)));
   // Without its twigs, the tree is the best text.
   std::string trunk;
   for (std::size_t from = 0, to; from < drawn.size(); from = to + 1) {

@@ -4,6 +4,7 @@
 
 #include "batches.h"
 #include "tests/captured.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -134,8 +135,8 @@ TEST_CASE(
   const std::string all = out.text();
   REQUIRE(printed.size() == 12);
   const std::string first = all.substr(0, all.find("\n\n[2]")), second = all.substr(0, all.find("\n\n[3]"));
-  CHECK(all.substr(0, printed[6]).starts_with(first));
-  CHECK(all.substr(0, printed[8]).starts_with(second));
+  CHECK(begins_with(all.substr(0, printed[6]), first));
+  CHECK(begins_with(all.substr(0, printed[8]), second));
 }
 
 TEST_CASE("the cache is that of one text, and its copies are counted once") {

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -164,11 +165,11 @@ TEST_CASE("--benchmark writes a line for each form of the weights") {
   for (std::string line; std::getline(csv, line);) lines.push_back(line);
   REQUIRE(lines.size() >= 6);
   CHECK(lines[0] == "weights,MiB,perplexity,change %,KL mnats,tokens/s,speed-up\r");
-  CHECK(lines[1].starts_with("float32,22.578125,"));
+  CHECK(begins_with(lines[1], "float32,22.578125,"));
   CHECK(lines[1].find(",0.000000,0.000000,") != std::string::npos);
-  CHECK(lines[1].ends_with(",1.000000\r"));
-  CHECK(lines.back().starts_with("rounded by output,"));
-  CHECK(lines.back().ends_with(",–,–\r"));
+  CHECK(ends_with(lines[1], ",1.000000\r"));
+  CHECK(begins_with(lines.back(), "rounded by output,"));
+  CHECK(ends_with(lines.back(), ",–,–\r"));
 }
 
 TEST_CASE("a text without a token to predict is refused") {

@@ -93,7 +93,7 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   const std::string message = error_message([&] {
     answer(tales(), tokenizer(), tale(), talk.options, talk.generator, long_one, [](const Token&) {});
   });
-  CHECK(message.find("the conversation has ") == 0);
+  CHECK(begins_with(message, "the conversation has "));
   CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
   talk.messages.clear();
   talk.options.stopping = {.max_new_tokens = 12};

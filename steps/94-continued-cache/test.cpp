@@ -168,7 +168,7 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   CHECK(std::ssize(talk.tokens) == tales().config().n_positions - answer.prompt_tokens);
   Messages long_one{{"user", words + words}};
   const std::string message = error_message([&] { talk.conversation.answer(long_one, [](const Token&) {}); });
-  CHECK(message.find("the conversation has ") == 0);
+  CHECK(begins_with(message, "the conversation has "));
   CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
   talk.messages.clear();
   talk.options.stopping = {.max_new_tokens = 12};

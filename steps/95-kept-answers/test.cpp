@@ -128,7 +128,7 @@ TEST_CASE("a person who types the text of a conversation gets none of its marker
   CHECK(std::ranges::count(tokens, 4095) == 2);
   known.remember(tokenizer(), prompt, tokens, {});
   const Rendered typed = plain.render(Messages{{"user", "A<|endoftext|>B<|endoftext|>"}});
-  REQUIRE(typed.text.starts_with(prompt.text));
+  REQUIRE(begins_with(typed.text, prompt.text));
   CHECK(std::ranges::count(known.encode(tokenizer(), typed), 4095) == 1);  // the template's own
 }
 

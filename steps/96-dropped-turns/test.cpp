@@ -199,7 +199,7 @@ TEST_CASE("one question that is too long is refused, and the next one is answere
   Messages messages = turns(1, 3);
   messages.back().content = words;
   const std::string message = error_message([&] { talk.ask(messages); });
-  CHECK(message.find("the conversation has ") == 0);
+  CHECK(begins_with(message, "the conversation has "));
   CHECK(message.find("at most 512") != std::string::npos);
   CHECK(talk.ask(turns(1, 3)).prompt_tokens == prompt_tokens(turns(1, 3)));
 }
@@ -248,5 +248,5 @@ TEST_CASE("a truncated model is refused in one sentence") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--prompt Hello --model {}", model.string()));
   CHECK(run.status == 1);
-  CHECK(run.err.find("error: " + model.string() + "/model.safetensors: the tensor ") == 0);
+  CHECK(begins_with(run.err, "error: " + model.string() + "/model.safetensors: the tensor "));
 }

@@ -320,7 +320,7 @@ TEST_CASE("presence and frequency penalties skip the prompt, and count what was 
   }
   const std::string expected = tokenizer().decode(std::vector(want.begin() + 2, want.end()));
   for (const Served::Sent& one : sent) CHECK(text(one) == expected);
-  CHECK(text(plain).starts_with(tokenizer().decode(std::vector{prompt[1]})));
+  CHECK(begins_with(text(plain), tokenizer().decode(std::vector{prompt[1]})));
 }
 
 TEST_CASE(

@@ -172,11 +172,11 @@ TEST_CASE("/save and /load keep a conversation in a file") {
   const std::string file = (folder.path() / "talk.json").string();
   Talk talk("Sei kurz: \xf0\x9f\xa6\x8a \"\n");
   talk.session.take("Who are you?");
-  CHECK(talk.note("/save " + file).find("3 messages are in ") == 0);
+  CHECK(begins_with(talk.note("/save " + file), "3 messages are in "));
   Talk other;
   CHECK(other.note("/load " + file) == "The conversation has 3 messages.");
   CHECK(other.session.messages() == talk.session.messages());
-  CHECK(talk.note("/save " + file).find("3 messages") == 0);  // its own file may be written over
+  CHECK(begins_with(talk.note("/save " + file), "3 messages"));  // its own file may be written over
 }
 
 TEST_CASE("/load answers a question at the end of a conversation, or changes nothing") {
@@ -261,7 +261,7 @@ TEST_CASE("a wrong /set names what would be right, and changes nothing") {
   Talk talk;
   CHECK(talk.note("/set top-q 7") ==
         "there is no option top-q; the options are top-k, top-p, temperature, do-sample");
-  CHECK(talk.note("/set top-k 70").find("top-k is 70, but it must be between 1 and 50") == 0);
+  CHECK(begins_with(talk.note("/set top-k 70"), "top-k is 70, but it must be between 1 and 50"));
   CHECK(talk.note("/set top-k many") ==
         "top-k is many, but it must be a whole number between 1 and 50 (/help lists the commands)");
   CHECK(talk.note("/set top-k off") ==
@@ -286,7 +286,7 @@ TEST_CASE("/help lists every command, and an unknown one is named") {
 TEST_CASE("a truncated answer and dropped messages are reported") {
   Talk talk;
   talk.answer = {.finish_reason = FinishReason::kLength};
-  CHECK(talk.note("Who?").find("The answer was cut off after ") == 0);
+  CHECK(begins_with(talk.note("Who?"), "The answer was cut off after "));
   for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStop}) {
     talk.notes.clear();
     talk.answer = {.finish_reason = reason};
@@ -301,7 +301,7 @@ TEST_CASE("tokens and times are a line on request") {
   Talk talk("", true);
   talk.answer = {.prompt_tokens = 40, .cached_tokens = 30};
   const std::string note = talk.note("Who?");
-  CHECK(note.find("40 prompt tokens, 30 of them from the cache; first token after ") == 0);
+  CHECK(begins_with(note, "40 prompt tokens, 30 of them from the cache; first token after "));
   CHECK(note.find(fmt::format("; {} new tokens, ", tokenizer().encode(talk.reply).size() + 1)) !=
         std::string::npos);
 }
@@ -325,7 +325,7 @@ TEST_CASE("the time to the first token is the first one's, and the speed is of t
   CHECK(number_after(note, "; " + std::to_string(tokens) + " new tokens, ") <= (tokens - 1) / 2.0);
   CHECK(number_after(note, " new tokens, ") > (tokens - 1) / 20.0);
   talk.reply = "";
-  CHECK(talk.note("Who?").ends_with("; 1 new tokens, 0.0 tokens/s"));
+  CHECK(ends_with(talk.note("Who?"), "; 1 new tokens, 0.0 tokens/s"));
 }
 
 TEST_CASE("a character in several tokens appears whole, and half of one as a mark") {

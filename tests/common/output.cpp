@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "tests/captured.h"
+#include "tests/error_message.h"
 #include "tests/tiny_model.h"
 
 namespace staircase {
@@ -344,9 +345,9 @@ TEST_CASE("the line of statistics has weights, activations and cache, and a cach
   statistics.weight_bytes = 24 << 20;
   statistics.activation_bytes = 1 << 19;
   statistics.cache = {3 << 20, 3 << 20, 0};
-  CHECK(to_string(statistics).ends_with("; weights 24.0 MiB, activations 0.5 MiB, cache 3.0 MiB"));
+  CHECK(ends_with(to_string(statistics), "; weights 24.0 MiB, activations 0.5 MiB, cache 3.0 MiB"));
   statistics.cache = {3 << 20, 9 << 20, 6 << 20};
-  CHECK(to_string(statistics).ends_with("cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
+  CHECK(ends_with(to_string(statistics), "cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
 }
 
 TEST_CASE("the time per token is the mean over the tokens after the first of each sequence") {
@@ -375,7 +376,7 @@ TEST_CASE("a full disk is an error") {
         message = error.what();
       }
     }
-    CHECK(message.find("standard output takes no more text") == 0);
+    CHECK(begins_with(message, "standard output takes no more text"));
   }
 }
 

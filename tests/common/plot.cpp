@@ -104,21 +104,22 @@ TEST_CASE("whether a file can be written is found out without changing anything"
 
 TEST_CASE("a plot that cannot be made is an error") {
   const TemporaryFolder folder;
-  CHECK(error_message([&] {
-          write_svg(folder.path() / "plot.svg", {"t", "x", "y", {{"none", {}}}});
-        }).ends_with("plot.svg: there is nothing to plot"));
-  CHECK(error_message([&] {
-          write_svg(folder.path() / "t.svg", Timeline{"x", "y", {"kind"}, {{"none", {}}}});
-        }).ends_with("t.svg: there is nothing to plot"));
+  CHECK(ends_with(error_message([&] {
+                    write_svg(folder.path() / "plot.svg", {"t", "x", "y", {{"none", {}}}});
+                  }),
+                  "plot.svg: there is nothing to plot"));
+  CHECK(ends_with(error_message([&] {
+                    write_svg(folder.path() / "t.svg", Timeline{"x", "y", {"kind"}, {{"none", {}}}});
+                  }),
+                  "t.svg: there is nothing to plot"));
   const std::string path = std::getenv("PATH");
   setenv("PATH", folder.path().c_str(), 1);
   const std::string message = error_message([&] { write_svg(folder.path() / "plot.svg", kPlot); });
   setenv("PATH", path.c_str(), 1);
-  CHECK(message.ends_with("plot.svg needs gnuplot, which is not installed"));
+  CHECK(ends_with(message, "plot.svg needs gnuplot, which is not installed"));
   if (!has_gnuplot()) return;
-  CHECK(error_message([&] {
-          write_svg(folder.path() / "none/plot.svg", kPlot);
-        }).ends_with("none/plot.svg cannot be written"));
+  CHECK(ends_with(error_message([&] { write_svg(folder.path() / "none/plot.svg", kPlot); }),
+                  "none/plot.svg cannot be written"));
 }
 
 }  // namespace

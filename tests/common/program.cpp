@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/tiny_model.h"
 
@@ -31,7 +32,7 @@ void check_refused(const std::string& arguments, int status, const std::string& 
   CAPTURE(result.err);
   CHECK(result.status == status);
   CHECK(result.out == "");
-  CHECK(result.err.starts_with("error: "));
+  CHECK(begins_with(result.err, "error: "));
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
   CHECK(result.err.find(part) != std::string::npos);
 }
@@ -88,7 +89,7 @@ TEST_CASE("--device cuda reports a build without CUDA") {
   const Result result = run("--device cuda --max-new-tokens 1");
   if (result.status == 0) return;  // a build and a machine with CUDA
   CHECK(result.status == 1);
-  CHECK(result.err.starts_with("error: --device cuda: "));
+  CHECK(begins_with(result.err, "error: --device cuda: "));
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
 }
 
@@ -393,10 +394,10 @@ TEST_CASE("a line of requests has its own options, and a wrong one is reported b
   const auto line = [&](int number, const std::string& fault) {
     return fmt::format("error: --requests {}, line {}: {}\n", file, number, fault);
   };
-  CHECK(result.err.starts_with(
-      line(4, "temperature is -1, but it must be a number of 0 or more") +
-      line(5, "max_new_tokens is 2.5, but it must be a whole number of 0 or more") +
-      line(6, "unknown key \"top\"; known keys: prompt, max_new_tokens, temperature, stop")));
+  CHECK(begins_with(
+      result.err, line(4, "temperature is -1, but it must be a number of 0 or more") +
+                      line(5, "max_new_tokens is 2.5, but it must be a whole number of 0 or more") +
+                      line(6, "unknown key \"top\"; known keys: prompt, max_new_tokens, temperature, stop")));
 
   std::ofstream(file) << "{}\n";
   const Result none = run_whole("--requests " + file);
@@ -434,7 +435,7 @@ TEST_CASE("a file whose every read fails is named") {
   if (!std::filesystem::exists(file)) return;  // no Linux
   const Result result = run_whole("--prompts " + file);
   CHECK(result.status == 1);
-  CHECK(result.err.starts_with("error: " + file + " cannot be read: "));
+  CHECK(begins_with(result.err, "error: " + file + " cannot be read: "));
 }
 
 TEST_CASE("prompts and requests are read from a pipe, too") {
@@ -475,7 +476,7 @@ TEST_CASE("--help prints an option's values and its current one") {
 }
 
 TEST_CASE("a step can look at the configuration and the dtype before anything is loaded") {
-  CHECK(run_whole("--dtype float16").err.starts_with("6 layers in float16\n"));
+  CHECK(begins_with(run_whole("--dtype float16").err, "6 layers in float16\n"));
   const TemporaryFolder folder;
   TinyModel(1, 4096).write(folder.path());
   for (const std::string file : {"vocab.json", "merges.txt"}) {
@@ -484,7 +485,7 @@ TEST_CASE("a step can look at the configuration and the dtype before anything is
   std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
   const Result result = run_whole("--model " + folder.path().string());
   CHECK(result.status == 1);
-  CHECK(result.err.starts_with("2 layers in float32\nerror: "));
+  CHECK(begins_with(result.err, "2 layers in float32\nerror: "));
 }
 
 TEST_CASE("rules run before the model is looked up, and those about the model before its weights are read") {

@@ -471,9 +471,8 @@ TEST_CASE("a model that cannot be split is refused with its numbers") {
       });
     });
   };
-  CHECK(refusal(5, [](int) {
-          return find_model("tales-llama-1m");
-        }).ends_with("the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit"));
+  CHECK(ends_with(refusal(5, [](int) { return find_model("tales-llama-1m"); }),
+                  "the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit"));
   const std::string other =
       "the model of rank 1 is not that of rank 0; all ranks need the same files and --dtype";
   CHECK(refusal(2, [](int rank) {
@@ -491,9 +490,9 @@ TEST_CASE("a model that cannot be split is refused with its numbers") {
   CHECK(refusal(2, [&](int rank) {
           return rank == 0 ? find_model("tales-llama-1m") : changed.path();
         }).ends_with(other));
-  CHECK(refusal(
-            3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8)
-            .ends_with(other));
+  CHECK(ends_with(refusal(
+                      3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8),
+                  other));
   const std::filesystem::path quantized =
       std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/quantized";
   CHECK(refusal(2, [&](int rank) {

@@ -335,7 +335,7 @@ TEST_CASE("a trace replaces an older one, and nothing else") {
   const ProgramRun pipe = run_program("/bin/sh", fmt::format("-c '{} --model tales-1m --device cpu --trace "
                                                              "/dev/stdout | cat'",
                                                              STAIRCASE_WHOLE_PROGRAM));
-  CHECK(pipe.out.starts_with("{\"event\":\"start\","));
+  CHECK(begins_with(pipe.out, "{\"event\":\"start\","));
 }
 
 TEST_CASE("a head that a trace shows must be one of the model") {

@@ -14,6 +14,7 @@
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/cuda_emulation/nccl_stand_in.h"
+#include "tests/error_message.h"
 
 namespace staircase {
 namespace {
@@ -423,7 +424,7 @@ TEST_CASE("a rank without memory for a pass ends with that, although the other o
     cuda_emulation::settings.memory = 0;
     cuda_emulation::settings.unfinished = -1;
   });
-  CHECK(errors[1].starts_with("the GPU has too little memory"));
+  CHECK(begins_with(errors[1], "the GPU has too little memory"));
 }
 
 TEST_CASE("a rank that fails between two passes waits for no other") {

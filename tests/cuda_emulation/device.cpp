@@ -7,6 +7,7 @@
 
 #include "kernels/device.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
+#include "tests/error_message.h"
 
 namespace staircase {
 namespace {
@@ -167,7 +168,7 @@ TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory leaks
       CHECK(cuda_emulation::allocations.size() == before);
       // Where only destructors meet the lost GPU, all results are there and nothing is wrong.
       if (error == "no error") continue;
-      CHECK(error.starts_with("the GPU failed while "));
+      CHECK(begins_with(error, "the GPU failed while "));
       CHECK(std::count(error.begin(), error.end(), '\n') == 0);
       ++errors;
     }

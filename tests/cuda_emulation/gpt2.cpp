@@ -15,6 +15,7 @@
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
+#include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
 namespace staircase {
@@ -274,7 +275,7 @@ void check_ends_with(
   const Ended ended = run_program_on_gpu(before_computing);
   CAPTURE(ended.error);
   CHECK(ended.status == 1);
-  CHECK(ended.error.starts_with("error: " + beginning));
+  CHECK(begins_with(ended.error, "error: " + beginning));
   CHECK(std::count(ended.error.begin(), ended.error.end(), '\n') == 1);
   CHECK(cuda_emulation::allocations.empty());
 }

@@ -11,6 +11,7 @@
 #include "common/server/completion_server.h"
 #include "common/server/known_prompts.h"
 #include "common/text/tokenizer_json.h"
+#include "tests/error_message.h"
 
 using namespace staircase;
 using nlohmann::json;
@@ -134,8 +135,8 @@ TEST_CASE("what a message says besides its content reaches the template, and eac
                 source)
             .rendered()
             .text == "why.");
-    CHECK(refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": 5}}])", key))
-              .starts_with(fmt::format("400 messages[0].{}: ", key)));
+    CHECK(begins_with(refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": 5}}])", key)),
+                      fmt::format("400 messages[0].{}: ", key)));
   }
 }
 
@@ -152,13 +153,13 @@ TEST_CASE("an answer may fill the context, and max_completion_tokens is max_toke
   CHECK(request(hello(R"("max_tokens": 5)")).max_tokens == 5);
   CHECK(request(hello(R"("max_completion_tokens": 5)")).max_tokens == 5);
   CHECK(request(hello(R"("max_completion_tokens": 5, "max_tokens": 5)")).max_tokens == 5);
-  CHECK(refusal(hello(R"("max_completion_tokens": 5, "max_tokens": 6)"))
-            .starts_with("400 max_completion_tokens: max_tokens is 6 and max_completion_tokens is 5"));
+  CHECK(begins_with(refusal(hello(R"("max_completion_tokens": 5, "max_tokens": 6)")),
+                    "400 max_completion_tokens: max_tokens is 6 and max_completion_tokens is 5"));
   CHECK(refusal(hello(fmt::format(R"("max_tokens": {})", 65 - length))) ==
         fmt::format("400 messages: this model's maximum context length is 64 tokens, but the prompt has {} "
                     "and max_tokens is {}",
                     length, 65 - length));
-  CHECK(refusal(hello(R"("max_tokens": -1)")).starts_with("400 max_tokens: "));
+  CHECK(begins_with(refusal(hello(R"("max_tokens": -1)")), "400 max_tokens: "));
 }
 
 TEST_CASE("a conversation beyond the context is refused with both numbers, and never cut") {
@@ -166,13 +167,14 @@ TEST_CASE("a conversation beyond the context is refused with both numbers, and n
   const auto length = tokenizer().encode_with_special_tokens(
       "<|im_start|>user\n" + std::string(64, 'x') + "q9 q9 q9 q9<|im_end|>\n<|im_start|>assistant\n");
   REQUIRE(length.size() > 64);
-  CHECK(refused_messages(words).starts_with(
+  CHECK(begins_with(
+      refused_messages(words),
       fmt::format("400 messages: this model's maximum context length is 64 tokens, but the prompt has {} ",
                   length.size())));
   const std::string long_one(1 << 20, 'x');
-  CHECK(refused_messages(R"([{"role": "user", "content": ")" + long_one + "\"}]")
-            .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "
-                         "have 1048576 bytes"));
+  CHECK(begins_with(refused_messages(R"([{"role": "user", "content": ")" + long_one + "\"}]"),
+                    "400 messages: this model's maximum context length is 64 tokens, but the messages "
+                    "have 1048576 bytes"));
 }
 
 TEST_CASE("the options of a completion are those of a chat") {
@@ -206,23 +208,23 @@ TEST_CASE("logprobs is true or false, and top_logprobs needs it") {
           "400 top_logprobs: top_logprobs needs logprobs to be true");
   for (const int count : {0, 1, 20})
     CHECK(request(hello(fmt::format(R"("logprobs": true, "top_logprobs": {})", count))).logprobs == count);
-  CHECK(refusal(hello(R"("logprobs": 2)")).starts_with("400 logprobs: "));
-  CHECK(refusal(hello(R"("logprobs": true, "top_logprobs": 21)")).starts_with("400 top_logprobs: "));
+  CHECK(begins_with(refusal(hello(R"("logprobs": 2)")), "400 logprobs: "));
+  CHECK(begins_with(refusal(hello(R"("logprobs": true, "top_logprobs": 21)")), "400 top_logprobs: "));
 }
 
 TEST_CASE("invalid messages are refused, and the first wrong one is named") {
   CHECK(refusal("{}") == "400 messages: the body has no messages");
   CHECK(refusal(R"({"messages": null})") == "400 messages: the body has no messages");
   CHECK(refused_messages("[]") == "400 messages: messages is empty, but it must have at least one message");
-  CHECK(refused_messages("\"Hello\"").starts_with("400 messages: messages is "));
-  CHECK(refused_messages("[5]").starts_with("400 messages[0]: messages[0] is 5"));
+  CHECK(begins_with(refused_messages("\"Hello\""), "400 messages: messages is "));
+  CHECK(begins_with(refused_messages("[5]"), "400 messages[0]: messages[0] is 5"));
   CHECK(refused_messages(R"([{"content": "a"}])") == "400 messages[0].role: messages[0] has no role");
   CHECK(refused_messages(R"([{"role": "user", "content": "a"}, {"role": "king", "content": "a"}])") ==
         "400 messages[1].role: messages[1].role is \"king\", but it must be one of system, developer, user, "
         "assistant");
   CHECK(refused_messages(R"([{"role": "tool", "content": "a"}])").find("tools are not implemented") !=
         std::string::npos);
-  CHECK(refused_messages(R"([{"role": 5, "content": "a"}])").starts_with("400 messages[0].role: "));
+  CHECK(begins_with(refused_messages(R"([{"role": 5, "content": "a"}])"), "400 messages[0].role: "));
   CHECK(refused_messages(R"([{"role": "user"}])") == "400 messages[0].content: messages[0] has no content");
   CHECK(
       refused_messages(R"([{"role": "user", "content": null}])") ==
@@ -230,8 +232,8 @@ TEST_CASE("invalid messages are refused, and the first wrong one is named") {
   for (const char* content :
        {"5", "{}", "[]", "[5]", "[{}]", R"([{"type": "text"}])", R"([{"type": "text", "text": 5}])"}) {
     CAPTURE(content);
-    CHECK(refused_messages(fmt::format(R"([{{"role": "user", "content": {}}}])", content))
-              .starts_with("400 messages[0].content"));
+    CHECK(begins_with(refused_messages(fmt::format(R"([{{"role": "user", "content": {}}}])", content)),
+                      "400 messages[0].content"));
   }
 }
 
@@ -250,7 +252,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
         R"("web_search_options": {})", R"("best_of": 2)"}) {
     CAPTURE(wrong);
     const std::string key = json::parse(fmt::format("{{{}}}", wrong)).begin().key();
-    CHECK(refusal(hello(wrong)).starts_with(fmt::format("400 {}: {} is not implemented", key, key)));
+    CHECK(begins_with(refusal(hello(wrong)), fmt::format("400 {}: {} is not implemented", key, key)));
   }
   CHECK(refusal(
             hello(R"("tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"},
@@ -258,7 +260,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
                          "metadata": {}, "service_tier": "auto", "documents": [])")) == "");
   CHECK(refusal(hello(R"("separate_reasoning": 1)")) ==
         "400 separate_reasoning: separate_reasoning is 1, but it must be true or false");
-  CHECK(refusal(hello(R"("max_token": 5)")).starts_with("400 max_token: unknown key"));
+  CHECK(begins_with(refusal(hello(R"("max_token": 5)")), "400 max_token: unknown key"));
   // Values that change nothing, and others of the same keys.
   for (const auto& [key, harmless] :
        std::vector<std::pair<std::string, const char*>>{{"function_call", "\"none\""},
@@ -269,7 +271,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
                                                         {"modalities", R"(["text"])"}}) {
     CAPTURE(key);
     CHECK(refusal(hello(fmt::format("\"{}\": {}", key, harmless))) == "");
-    CHECK(refusal(hello(fmt::format("\"{}\": 7", key))).starts_with(fmt::format("400 {}: ", key)));
+    CHECK(begins_with(refusal(hello(fmt::format("\"{}\": 7", key))), fmt::format("400 {}: ", key)));
   }
   for (const auto& [key, harmless] :
        std::vector<std::pair<std::string, const char*>>{{"tool_calls", "[]"},
@@ -285,14 +287,14 @@ TEST_CASE("images, audio and tool calls are refused by name") {
     };
     CHECK(message(harmless) == "");
     CHECK(message("null") == "");
-    CHECK(message("7").starts_with(fmt::format("400 messages[0].{}: ", key)));
+    CHECK(begins_with(message("7"), fmt::format("400 messages[0].{}: ", key)));
   }
 }
 
 TEST_CASE("the template's own refusals, faults and loops are sentences for the client") {
-  CHECK(refusal(hello(R"("n": 1)"), "{{ raise_exception('Roles must alternate.') }}")
-            .starts_with("400 messages: t.jinja: the template's line 1"));
-  CHECK(refusal(hello(R"("n": 1)"), "{{ 1 + 'a' }}").starts_with("400 messages: t.jinja: "));
+  CHECK(begins_with(refusal(hello(R"("n": 1)"), "{{ raise_exception('Roles must alternate.') }}"),
+                    "400 messages: t.jinja: the template's line 1"));
+  CHECK(begins_with(refusal(hello(R"("n": 1)"), "{{ 1 + 'a' }}"), "400 messages: t.jinja: "));
   CHECK(refusal(hello(R"("n": 1)"), "") ==
         "400 messages: the chat template turns these messages into an empty prompt");
   const auto begin = std::chrono::steady_clock::now();
@@ -301,7 +303,7 @@ TEST_CASE("the template's own refusals, faults and loops are sentences for the c
         "{% set ns = namespace(t='x') %}{% for a in range(100000) %}{% set ns.t = ns.t + ns.t %}{% endfor %}",
         "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"}) {
     CAPTURE(endless);
-    CHECK(refusal(hello(R"("n": 1)"), endless).starts_with("400 messages: t.jinja: "));
+    CHECK(begins_with(refusal(hello(R"("n": 1)"), endless), "400 messages: t.jinja: "));
   }
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
 }
@@ -310,8 +312,8 @@ TEST_CASE("a thousand messages are read, and many more are refused before they a
   json messages = json::array();
   for (int i = 0; i < 1000; ++i)
     messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", "a"}});
-  CHECK(refusal(json{{"messages", messages}}.dump())
-            .starts_with("400 messages: this model's maximum context length is 64 tokens"));
+  CHECK(begins_with(refusal(json{{"messages", messages}}.dump()),
+                    "400 messages: this model's maximum context length is 64 tokens"));
   for (int i = 0; i < 10000; ++i) messages.push_back({{"role", "user"}, {"content", "a"}});
   CHECK(refusal(json{{"messages", messages}}.dump()) ==
         "400 : the body has 22001 keys, but at most 20000 are read");
@@ -321,12 +323,12 @@ TEST_CASE("chat_template_kwargs is an object without keys that belong to the bod
   for (const char* wrong : {"5", "[]", R"({"messages": []})", R"({"add_generation_prompt": true})",
                             R"({"tools": [{}]})", R"({"documents": {}})", R"({"functions": ""})"}) {
     CAPTURE(wrong);
-    CHECK(refusal(hello(fmt::format("\"chat_template_kwargs\": {}", wrong)))
-              .starts_with("400 chat_template_kwargs: "));
+    CHECK(begins_with(refusal(hello(fmt::format("\"chat_template_kwargs\": {}", wrong))),
+                      "400 chat_template_kwargs: "));
   }
   for (const char* none : {R"({"tools": []})", R"({"documents": [], "functions": null})"})
     CHECK(refusal(hello(fmt::format("\"chat_template_kwargs\": {}", none))) == "");
-  CHECK(refusal(hello(R"("add_generation_prompt": 1)")).starts_with("400 add_generation_prompt: "));
+  CHECK(begins_with(refusal(hello(R"("add_generation_prompt": 1)")), "400 add_generation_prompt: "));
 }
 
 TEST_CASE("tokens of a text, of a conversation, and back") {
@@ -368,19 +370,17 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   };
   CHECK(wrong("{}") == "400 prompt: the body must have either prompt or messages");
   CHECK(wrong(hello(R"("prompt": "a")")) == "400 prompt: the body must have either prompt or messages");
-  CHECK(wrong(R"({"prompt": 5})").starts_with("400 prompt: "));
-  CHECK(wrong(R"({"messages": []})").starts_with("400 messages: "));
-  CHECK(wrong(R"({"prompt": "a", "model": "other"})").starts_with("404 model: "));
+  CHECK(begins_with(wrong(R"({"prompt": 5})"), "400 prompt: "));
+  CHECK(begins_with(wrong(R"({"messages": []})"), "400 messages: "));
+  CHECK(begins_with(wrong(R"({"prompt": "a", "model": "other"})"), "404 model: "));
   const int size = tokenizer().vocab_size();
   CHECK(refusal_of([&] { detokenize(fmt::format(R"({{"tokens": [{}]}})", size - 1), model()); }) == "");
-  CHECK(refusal_of([&] {
-          detokenize(fmt::format(R"({{"tokens": [{}]}})", size), model());
-        }).starts_with("400 tokens: "));
+  CHECK(begins_with(refusal_of([&] { detokenize(fmt::format(R"({{"tokens": [{}]}})", size), model()); }),
+                    "400 tokens: "));
   for (const char* ids : {"5", "[-1]", "[100000]", "[1.5]", "[\"a\"]", "null"}) {
     CAPTURE(ids);
-    CHECK(refusal_of([&] {
-            detokenize(fmt::format(R"({{"tokens": {}}})", ids), model());
-          }).starts_with("400 tokens: "));
+    CHECK(begins_with(refusal_of([&] { detokenize(fmt::format(R"({{"tokens": {}}})", ids), model()); }),
+                      "400 tokens: "));
   }
   CHECK(refusal_of([&] { apply_template("{}", model(), prompts); }) ==
         "400 messages: the body has no messages");

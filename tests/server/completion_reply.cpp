@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/server/chat_request.h"
 #include "common/text/tokenizer_json.h"
+#include "tests/error_message.h"
 
 using namespace staircase;
 using nlohmann::json;
@@ -66,7 +67,7 @@ class Client : public Exchange {
     std::size_t begin = 0;
     for (std::size_t end; (end = stream.find("\n\n", begin)) != stream.npos; begin = end + 2) {
       const std::string event = stream.substr(begin, end - begin);
-      REQUIRE(event.starts_with("data: "));
+      REQUIRE(begins_with(event, "data: "));
       if (event == "data: [DONE]") {
         CHECK(end + 2 == stream.size());
         return all;

@@ -10,6 +10,7 @@
 #include "common/decoding/row.h"
 #include "common/server/completion_server.h"
 #include "common/server/metrics.h"
+#include "tests/error_message.h"
 
 using namespace staircase;
 
@@ -173,10 +174,10 @@ TEST_CASE("a body that is not a JSON object is refused with 400") {
                            "{\"prompt\": \"a\", \"prompt\": \"b\"}", "{\"prompt\": \"\xff\"}",
                            "{\"prompt\": \"\\ud800\"}", "{} {}"}) {
     CAPTURE(body);
-    CHECK(refusal(body).starts_with("400 : the body "));
+    CHECK(begins_with(refusal(body), "400 : the body "));
   }
-  CHECK(refusal(std::string("{\"prompt\": \"a\0\"}", 16)).starts_with("400 : the body "));
-  CHECK(refusal("{\"prompt\": " + std::string(100000, '[')).starts_with("400 : the body nests"));
+  CHECK(begins_with(refusal(std::string("{\"prompt\": \"a\0\"}", 16)), "400 : the body "));
+  CHECK(begins_with(refusal("{\"prompt\": " + std::string(100000, '[')), "400 : the body nests"));
 }
 
 TEST_CASE("a prompt that is missing, empty, of another kind or too long is refused") {
@@ -185,17 +186,17 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
   for (const char* prompt : {"7", "true", "{}", "[]", "[[]]", "[\"a\", 1]", "[[1], \"a\"]", "[\"\"]", "[1.5]",
                              "[-1]", "[100000]", "[[1, 4294967296]]", "[[\"a\"]]", "[[[1]]]"}) {
     CAPTURE(prompt);
-    CHECK(refusal(fmt::format(R"({{"prompt": {}}})", prompt)).starts_with("400 prompt: "));
+    CHECK(begins_with(refusal(fmt::format(R"({{"prompt": {}}})", prompt)), "400 prompt: "));
   }
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 62})") ==
         "400 prompt: this model's maximum context length is 64 tokens, but the prompt has 3 and max_tokens "
         "is 62");
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 61})") == "");
-  CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
-            .starts_with("400 prompt: this model's maximum"));
+  CHECK(begins_with(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}"),
+                    "400 prompt: this model's maximum"));
   const nlohmann::json many{{"prompt", std::vector<std::string>(129, "a")}};
-  CHECK(refusal(many.dump()).starts_with("400 prompt: prompt is a list of 129"));
-  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("400 prompt: prompt is a list of 2"));
+  CHECK(begins_with(refusal(many.dump()), "400 prompt: prompt is a list of 129"));
+  CHECK(begins_with(refusal(R"({"prompt": ["a", "b"], "n": 65})"), "400 prompt: prompt is a list of 2"));
 }
 
 TEST_CASE("an invalid value is refused with 400 and the name of its key") {
@@ -233,7 +234,7 @@ TEST_CASE("an invalid value is refused with 400 and the name of its key") {
                             R"("model": 5)"}) {
     CAPTURE(wrong);
     const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
-    CHECK(refusal(with(wrong)).starts_with(fmt::format("400 {}: ", key)));
+    CHECK(begins_with(refusal(with(wrong)), fmt::format("400 {}: ", key)));
   }
 }
 
@@ -273,7 +274,7 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
         R"("guided_json": {})", R"("typical_p": 0.9)", R"("num_beams": 4)", R"("n_predict": 5)"}) {
     CAPTURE(wrong);
     const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
-    CHECK(refusal(with(wrong)).starts_with(fmt::format("400 {}: {} is not implemented", key, key)));
+    CHECK(begins_with(refusal(with(wrong)), fmt::format("400 {}: {} is not implemented", key, key)));
   }
 }
 
@@ -318,8 +319,8 @@ TEST_CASE(
     CAPTURE(key);
     CHECK(refusal(with(fmt::format("\"{}\": null", key))) == "");
     if (*value != '\0') CHECK(refusal(with(fmt::format("\"{}\": {}", key, value))) == "");
-    CHECK(refusal(with(fmt::format("\"{}\": 7", key)))
-              .starts_with(fmt::format("400 {}: {} is not implemented", key, key)));
+    CHECK(begins_with(refusal(with(fmt::format("\"{}\": 7", key))),
+                      fmt::format("400 {}: {} is not implemented", key, key)));
   }
 }
 
@@ -350,7 +351,7 @@ TEST_CASE("a near miss of a known key is refused, other keys are ignored") {
                           "mode",
                           "Echo"}) {
     CAPTURE(key);
-    CHECK(refusal(with(fmt::format("\"{}\": 1", key))).starts_with(fmt::format("400 {}: unknown key", key)));
+    CHECK(begins_with(refusal(with(fmt::format("\"{}\": 1", key))), fmt::format("400 {}: unknown key", key)));
   }
   for (const char* key :
        {"store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "x", "a", "nn", "id",
@@ -372,7 +373,7 @@ TEST_CASE("logit_bias is a number for each of some tokens") {
                             R"({"-1": 1})", R"({"4096": 1})", R"({"a": 1})", R"({"": 1})", R"({"5 ": 1})",
                             R"({"99999999999999999999": 1})", R"({"5": 1e999})"}) {
     CAPTURE(wrong);
-    CHECK(refusal(with(fmt::format("\"logit_bias\": {}", wrong))).starts_with("400 "));
+    CHECK(begins_with(refusal(with(fmt::format("\"logit_bias\": {}", wrong))), "400 "));
   }
   nlohmann::json many;
   for (int id = 0; id < 1025; ++id) many[std::to_string(id)] = 1;
@@ -413,16 +414,16 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
   CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 2000, "]}")) ==
         "400 : the body has 10194 values, but at most 10193 are read");
   CHECK(refusal(R"({"prompt": [4095]})") == "");
-  CHECK(refusal(R"({"prompt": [4096]})").starts_with("400 prompt: a token id of prompt is 4096"));
+  CHECK(begins_with(refusal(R"({"prompt": [4096]})"), "400 prompt: a token id of prompt is 4096"));
   // Such a text is not tokenized.
   CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
             .find("but the prompt has 1048576 bytes") != std::string::npos);
   CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 200000, "}")) ==
         "400 : the body has 200001 keys, but at most 2000 are read");
-  CHECK(refusal(many(R"({"prompt": [1)", ", 1", 1000000, "]}"))
-            .starts_with("400 : the body has 1000001 values"));
-  CHECK(refusal(many(R"({"stop": [[])", ",[]", 500000, R"(], "prompt": "a"})"))
-            .starts_with("400 : the body has"));
+  CHECK(begins_with(refusal(many(R"({"prompt": [1)", ", 1", 1000000, "]}")),
+                    "400 : the body has 1000001 values"));
+  CHECK(begins_with(refusal(many(R"({"stop": [[])", ",[]", 500000, R"(], "prompt": "a"})")),
+                    "400 : the body has"));
   // The contents of a text do not count, whatever is escaped there.
   CHECK(refusal(R"({"prompt": "a", "user": "\\\"{})" + std::string(20000, ',') + R"(\\"})") == "");
   CHECK(refusal(R"({"prompt": "a", "user": ")" + std::string(20000, ':') + R"("})") == "");
@@ -432,10 +433,10 @@ TEST_CASE("stream_options belong to a stream") {
   CHECK(request(with(R"("stream": true, "stream_options": {"include_usage": true})")).include_usage);
   CHECK_FALSE(request(with(R"("stream": true, "stream_options": {"include_usage": null})")).include_usage);
   CHECK_FALSE(request(with(R"("stream": true, "stream_options": null)")).include_usage);
-  CHECK(refusal(with(R"("stream_options": {})")).starts_with("400 stream_options: "));
-  CHECK(refusal(with(R"("stream": true, "stream_options": 5)")).starts_with("400 stream_options: "));
-  CHECK(refusal(with(R"("stream": true, "stream_options": {"include_usage": 1})"))
-            .starts_with("400 stream_options: include_usage is 1"));
+  CHECK(begins_with(refusal(with(R"("stream_options": {})")), "400 stream_options: "));
+  CHECK(begins_with(refusal(with(R"("stream": true, "stream_options": 5)")), "400 stream_options: "));
+  CHECK(begins_with(refusal(with(R"("stream": true, "stream_options": {"include_usage": 1})")),
+                    "400 stream_options: include_usage is 1"));
 }
 
 TEST_CASE("only the served model can be requested") {

@@ -1,5 +1,6 @@
 // HTTP for clients that are slow, silent or gone, with limits of fractions of a second.
 #include "common/server/http_server.h"
+#include "tests/error_message.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -180,7 +181,7 @@ TEST_CASE("an answer in pieces is one answer, small and large ones in their orde
   const auto read_header = [&] {
     std::string said;
     while (!said.ends_with("\r\n\r\n")) said += client.exactly(1);
-    CHECK(said.starts_with("HTTP/1.1 200 "));
+    CHECK(begins_with(said, "HTTP/1.1 200 "));
     CHECK(said.find(length) != said.npos);
   };
   client.send(kGet + kGet + "HEAD" + kGet.substr(3) + kGet);
@@ -195,10 +196,10 @@ TEST_CASE("an idle connection is closed, though not too early") {
   Served served({.between = 300ms});
   Client client(served.port);
   client.send(kGet);
-  CHECK(client.read("hello").ends_with("hello"));
+  CHECK(ends_with(client.read("hello"), "hello"));
   CHECK_FALSE(client.ends(100ms));
   client.send(kGet);  // and from then on again
-  CHECK(client.read("hello").ends_with("hello"));
+  CHECK(ends_with(client.read("hello"), "hello"));
   const auto start = SteadyClock::now();
   CHECK(client.ends());
   CHECK(SteadyClock::now() - start > 200ms);
@@ -210,7 +211,7 @@ TEST_CASE("a request must be complete in time, and a silent client is disconnect
   Client slow(served.port), silent(served.port), lines(served.port);
   slow.send("GET / HT");
   lines.send("\r\n");
-  CHECK(slow.read().starts_with("HTTP/1.1 408 "));
+  CHECK(begins_with(slow.read(), "HTTP/1.1 408 "));
   CHECK(silent.read() == "");
   CHECK(silent.ends());
   CHECK(lines.read() == "");
@@ -226,7 +227,7 @@ TEST_CASE("a stream may pause for longer than anything else, and sends signs of 
                 });
   Client client(served.port);
   client.send(kGet);
-  CHECK(client.read().starts_with("HTTP/1.1 200 "));
+  CHECK(begins_with(client.read(), "HTTP/1.1 200 "));
   std::string said;
   for (const auto start = SteadyClock::now(); SteadyClock::now() - start < 500ms;) {
     said += client.read("alive", 1s);
@@ -237,7 +238,7 @@ TEST_CASE("a stream may pause for longer than anything else, and sends signs of 
     stream->write("word");
     stream->end_stream();
   });
-  CHECK(client.read("0\r\n\r\n").ends_with("4\r\nword\r\n0\r\n\r\n"));
+  CHECK(ends_with(client.read("0\r\n\r\n"), "4\r\nword\r\n0\r\n\r\n"));
   CHECK(served.wait_for({200}));
 }
 
@@ -250,7 +251,7 @@ TEST_CASE("a stream without signs of life may pause for longer than its client m
                 });
   Client client(served.port);
   client.send(kGet);
-  CHECK(client.read().starts_with("HTTP/1.1 200 "));
+  CHECK(begins_with(client.read(), "HTTP/1.1 200 "));
   CHECK_FALSE(client.ends(300ms));
   stream->post_without_flush([&] { stream->end_stream(); });
   CHECK(client.read("0\r\n\r\n") == "0\r\n\r\n");
@@ -268,7 +269,7 @@ TEST_CASE(
   });
   Client client(served.port, 4096);
   client.send("GET / HTTP/1.0\r\n\r\n");
-  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  CHECK(begins_with(client.read(), "HTTP/1.0 200 "));
   REQUIRE(asked == 1);
   for (int round = 0; round < 4; ++round) {
     std::string wanted;
@@ -294,7 +295,7 @@ TEST_CASE("a piece that is being sent does not grow with those that follow it") 
   });
   Client client(served.port, 4096);
   client.send("GET / HTTP/1.0\r\n\r\n");
-  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  CHECK(begins_with(client.read(), "HTTP/1.0 200 "));
   // Each piece is sent alone until the system takes no more. If the piece in flight grew then, it would move,
   // and the next ones would overwrite the memory that the system is still to read.
   std::string wanted;
@@ -344,7 +345,7 @@ TEST_CASE("nothing that another thread posts is lost while the server takes what
   }
   kept->post([&] { std::exchange(kept, nullptr)->send({.body = "all"}); });
   served.http.flush();
-  CHECK(client.read("all").ends_with("all"));
+  CHECK(ends_with(client.read("all"), "all"));
   CHECK(done == kCount);
   CHECK(in_order);
 }
@@ -365,7 +366,7 @@ TEST_CASE("a request that has arrived when the server is stopped gets its answer
   Client idle(served.port), silent(served.port), one(served.port), other(served.port);
   for (Client* client : {&idle, &silent}) {
     client->send(kGet);
-    CHECK(client->read("hello").ends_with("hello"));
+    CHECK(ends_with(client->read("hello"), "hello"));
   }
   const std::string hold = "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n";
   one.send(hold);
@@ -379,7 +380,7 @@ TEST_CASE("a request that has arrived when the server is stopped gets its answer
   idle.send(kGet);
   released = 2;
   const std::string answer = idle.read("hello");
-  CHECK(answer.starts_with("HTTP/1.1 200 "));
+  CHECK(begins_with(answer, "HTTP/1.1 200 "));
   CHECK(answer.find("Connection: close") != answer.npos);
   CHECK(silent.ends());
   CHECK((idle.ends() && one.ends() && other.ends()));
@@ -406,7 +407,7 @@ TEST_CASE("clients that the server has not accepted yet when it is stopped get t
   }
   std::raise(SIGTERM);
   released = true;
-  for (Client& client : asking) CHECK(client.read("hello").ends_with("hello"));
+  for (Client& client : asking) CHECK(ends_with(client.read("hello"), "hello"));
   for (Client& client : silent) CHECK(client.ends());  // it has a moment, too
   asking.clear();
   served.http.wait();
@@ -417,12 +418,12 @@ TEST_CASE("a connection that is new when the server is stopped has a moment for 
   Served served({});
   Client fresh(served.port), other(served.port);
   other.send(kGet);
-  CHECK(other.read("hello").ends_with("hello"));  // the first one was accepted before
+  CHECK(ends_with(other.read("hello"), "hello"));  // the first one was accepted before
   std::raise(SIGTERM);
   for (int i = 0; i < 5000 && !served.stopped; ++i) std::this_thread::sleep_for(1ms);
   CHECK(other.ends());
   fresh.send(kGet);
-  CHECK(fresh.read("hello").starts_with("HTTP/1.1 200 "));
+  CHECK(begins_with(fresh.read("hello"), "HTTP/1.1 200 "));
   CHECK(fresh.ends());
   served.http.wait();
 }
@@ -431,7 +432,7 @@ TEST_CASE("a server without a free file descriptor accepts again when there is o
   Served served({});
   Client first(served.port);
   first.send(kGet);
-  CHECK(first.read("hello").ends_with("hello"));
+  CHECK(ends_with(first.read("hello"), "hello"));
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   std::vector<int> taken;
   for (int copy; (copy = ::dup(fd)) >= 0;) taken.push_back(copy);
@@ -440,7 +441,7 @@ TEST_CASE("a server without a free file descriptor accepts again when there is o
   waits.send(kGet);
   CHECK(waits.read("hello", 300ms) == "");
   for (const int copy : taken) ::close(copy);
-  CHECK(waits.read("hello").ends_with("hello"));
+  CHECK(ends_with(waits.read("hello"), "hello"));
 }
 
 TEST_CASE("a check gets the header alone, and refuses a body before it is sent") {
@@ -462,13 +463,13 @@ TEST_CASE("a check gets the header alone, and refuses a body before it is sent")
   known.send(post("Authorization: yes\r\nExpect: 100-continue"));
   CHECK(known.read() == "HTTP/1.1 100 Continue\r\n\r\n");
   known.send("12345");
-  CHECK(known.read("hello").starts_with("HTTP/1.1 200 "));
+  CHECK(begins_with(known.read("hello"), "HTTP/1.1 200 "));
   unknown.send(post("Expect: 100-continue"));
-  CHECK(unknown.read().starts_with("HTTP/1.1 401 "));
+  CHECK(begins_with(unknown.read(), "HTTP/1.1 401 "));
   CHECK(unknown.ends());
   whole.send(post("A: b") + "12345" + post("Authorization: yes") + "12345");
   const std::string both = whole.read("hello");
-  CHECK(both.starts_with("HTTP/1.1 401 "));
+  CHECK(begins_with(both, "HTTP/1.1 401 "));
   CHECK(both.find("HTTP/1.1 200 ") != both.npos);
   CHECK(checked == 4);
 }
@@ -483,7 +484,7 @@ TEST_CASE("a server listens on each of its addresses that the machine has, at on
   for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
     Client client(port, 0, address);
     client.send(kGet);
-    CHECK(client.read("hello").ends_with("hello"));
+    CHECK(ends_with(client.read("hello"), "hello"));
   }
   CHECK_THROWS_WITH_AS(
       HttpServer({"127.0.0.2", "127.0.0.1"}, port, {}, answer),

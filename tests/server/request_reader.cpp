@@ -1,5 +1,6 @@
 // Which bytes are a request, where it ends, and how much of it is held.
 #include "common/server/request_reader.h"
+#include "tests/error_message.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -120,7 +121,7 @@ TEST_CASE("a chunk is written in one way") {
        {"0x3\r\nabc\r\n", "+3\r\nabc\r\n", "-3\r\nabc\r\n", "\r\nabc\r\n", "3\nabc\n", "3\r\nabcd\r\n",
         "3;a\nb\r\nabc\r\n", "11111111111111111\r\nabc\r\n", "g\r\nabc\r\n"}) {
     CAPTURE(chunk);
-    CHECK(reading(begin + chunk + "0\r\n\r\n").starts_with("4"));
+    CHECK(begins_with(reading(begin + chunk + "0\r\n\r\n"), "4"));
   }
 }
 
