@@ -283,6 +283,24 @@ TEST_CASE("/help lists every command, and an unknown one is named") {
   for (const char* leave : {"/exit", "/quit", "/bye"}) CHECK_FALSE(talk.session.take(leave));
 }
 
+TEST_CASE("a command that stands alone refuses what comes after it") {
+  Talk talk;
+  talk.session.take("Who are you?");
+  for (const std::string command : {"help", "?", "reset", "undo", "exit", "quit", "bye"}) {
+    CHECK(talk.note("/" + command + " now") == "/" + command + " stands alone, but now comes after it.");
+  }
+  CHECK(talk.session.messages() == kTwo);
+}
+
+TEST_CASE("~ is the own home folder, and no other") {
+  Talk talk;
+  for (const std::string name : {"~other/talk.json", "~~", "~1"}) {
+    CHECK(talk.note("/load " + name).find("only your own ~/ has a meaning here") != std::string::npos);
+  }
+  CHECK(talk.note("/load ~/no/talk.json").find("does not exist") != std::string::npos);
+  CHECK(talk.note("/load ./~no").find("./~no does not exist") == 0);
+}
+
 TEST_CASE("a truncated answer and dropped messages are reported") {
   Talk talk;
   talk.answer = {.finish_reason = FinishReason::kLength};

@@ -472,11 +472,37 @@ TEST_CASE("what generation_config.json sets besides end tokens is said once, wit
       "suppress_tokens": [], "no_repeat_ngram_size": 0, "num_beams": 1, "min_length": 0, "temperature_": 2,
       "guidance_scale": null})")
           .empty());
-  for (const char* name : {"no_repeat_ngram_size", "min_new_tokens", "max_new_tokens", "num_beams",
-                           "typical_p", "forced_eos_token_id", "penalty_alpha"}) {
-    CHECK(says(remarks(json{{name, 3}}.dump()).at(0), name, " 3, which nothing"));
+  const json neutral{{"temperature", 1},
+                     {"top_k", 0},
+                     {"top_p", 1},
+                     {"min_p", 0},
+                     {"top_h", nullptr},
+                     {"typical_p", 1},
+                     {"epsilon_cutoff", 0},
+                     {"eta_cutoff", 0},
+                     {"repetition_penalty", 1},
+                     {"no_repeat_ngram_size", 0},
+                     {"encoder_repetition_penalty", 1},
+                     {"encoder_no_repeat_ngram_size", 0},
+                     {"forced_bos_token_id", nullptr},
+                     {"forced_eos_token_id", nullptr},
+                     {"guidance_scale", 1},
+                     {"penalty_alpha", 0},
+                     {"min_length", 0},
+                     {"min_new_tokens", 0},
+                     {"max_new_tokens", nullptr},
+                     {"num_beams", 1},
+                     {"num_beam_groups", 1},
+                     {"diversity_penalty", 0}};
+  for (const auto& [name, value] : neutral.items()) {
+    CAPTURE(name);
+    CHECK(remarks(json{{name, value}}.dump()).empty());
+    CHECK(says(remarks(json{{name, 3}}.dump()).at(0), " " + name + " 3, which nothing"));
   }
-  for (const char* name : {"bad_words_ids", "begin_suppress_tokens", "sequence_bias", "stop_strings"}) {
-    CHECK(says(remarks(json{{name, {1, 2}}}.dump()).at(0), name, ", which nothing"));
+  for (const std::string name :
+       {"suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids", "sequence_bias",
+        "exponential_decay_length_penalty", "watermarking_config", "dola_layers", "stop_strings"}) {
+    CAPTURE(name);
+    CHECK(says(remarks(json{{name, {1, 2}}}.dump()).at(0), " " + name + ", which nothing"));
   }
 }

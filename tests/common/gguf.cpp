@@ -344,6 +344,10 @@ TEST_CASE("parts that are missing, duplicate or of another model are named") {
   CHECK(says(open("model-00001-of-00003.gguf"), "\"b\"", "another part"));
   write_parts(folder, 5);
   CHECK(says(open("model-00001-of-00003.gguf"), "5 tensors", "hold 2"));
+  write_parts(folder, 1);
+  CHECK(says(open("model-00001-of-00003.gguf"), "1 tensors", "hold 2"));
+  write_parts(folder, 2);
+  CHECK(open("model-00001-of-00003.gguf") == "");
   folder.write("model-00002-of-00003.gguf", part(1, 3).bytes().substr(0, 30));
   CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf"));
 }

@@ -174,7 +174,11 @@ TEST_CASE("settings that compute something else reach the reader of the configur
                                    8))["rope_parameters"]["partial_rotary_factor"] == 0.5);
   CHECK(says(error_of(llama().number("llama.expert_count", 8)), "model.gguf", "llama.expert_count is 8",
              "not supported"));
+  // Off, in every type of number.
   CHECK(error_of(llama().number("llama.expert_count", 0)) == "");
+  CHECK(error_of(llama().pair("llama.expert_count", 5, raw<std::int32_t>(0))) == "");
+  CHECK(error_of(llama().real("llama.logit_scale", 0.0f)) == "");
+  CHECK(says(error_of(llama().pair("llama.expert_count", 5, raw<std::int32_t>(-1))), "expert_count is -1"));
   CHECK(says(error_of(llama().real("llama.logit_scale", 0.5f)), "llama.logit_scale is 0.5"));
   CHECK(says(error_of(llama().truth("llama.attention.causal", false)), "llama.attention.causal is false"));
   CHECK(error_of(llama().truth("llama.attention.causal", true)) == "");
@@ -264,6 +268,12 @@ TEST_CASE("sizes that are missing, lists or impossible are named with their valu
   GgufWriter writer;
   CHECK(says(error_of(writer.text("general.architecture", "llama")), "no tensor token_embd.weight"));
   CHECK(says(error_of(GgufWriter().text("general.architecture", "llama2")), "\"llama2\"", "llama, qwen2"));
+}
+
+TEST_CASE("each of three settings names a token that ends a text") {
+  for (const std::string which : {"eos", "eot", "eom"}) {
+    CHECK(settings_of(llama().number("tokenizer.ggml." + which + "_token_id", 3))["eos_token_id"] == 3);
+  }
 }
 
 TEST_CASE("the tokens that end a text are those of the metadata and the end markers in the vocabulary") {

@@ -70,6 +70,25 @@ TEST_CASE("no message takes control characters to the terminal, and a warning is
   CHECK(captured.text() == "one\ntwo \\u001b[31m\nwarning: a file x\\n\\u007fy\n");
 }
 
+TEST_CASE("of three variables for the locale, the first that is not empty counts") {
+  const char* const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+  std::string before[3];
+  for (int i = 0; i < 3; ++i) {
+    const char* const set = std::getenv(names[i]);
+    before[i] = set == nullptr ? "" : set;
+    setenv(names[i], "", 1);
+  }
+  CHECK(harmless("×") == "×");
+  for (int i = 2; i >= 0; --i) {
+    CAPTURE(names[i]);
+    setenv(names[i], "C", 1);
+    CHECK(harmless("×") == "x");
+    setenv(names[i], "C.UTF-8", 1);
+    CHECK(harmless("×") == "×");
+  }
+  for (int i = 0; i < 3; ++i) setenv(names[i], before[i].c_str(), 1);  // an empty one counts as none
+}
+
 TEST_CASE("drawing characters are ASCII if the locale has no UTF-8, and text is unchanged") {
   const char* const set = std::getenv("LC_ALL");
   const std::string before = set == nullptr ? "" : set;

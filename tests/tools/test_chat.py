@@ -278,6 +278,19 @@ class EveryOption(Limited):
         self.assertEqual(terminal.end(), 0)
 
 
+class AtAPipe(Limited):
+    def test_a_question_has_the_lines_that_an_editor_shows(self):
+        # The template refuses every question, and says what it is.
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{{ raise_exception(messages[0].content | tojson) }}")
+            template.flush()
+            for given, question in ((b"\r\na\r\nb\n", "\na\nb"), (b"\xef\xbb\xbfa\n\n\n", "a"), (b"a\r\n\r\n", "a")):
+                with self.subTest(given):
+                    done = subprocess.run([PROGRAM, "--chat-template", template.name], input=given, capture_output=True)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn(f"raises an exception: {json.dumps(question)}\n", done.stderr.decode())
+
+
 class Arguments(Limited):
     """tools/chat with programs in place of the real ones, which print what they got."""
 
