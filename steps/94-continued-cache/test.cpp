@@ -204,6 +204,25 @@ TEST_CASE("the random numbers go on from answer to answer") {
   CHECK(talk.tokens != first);
 }
 
+TEST_CASE("the seed of the options can begin the random numbers again") {
+  const auto answer_of_seed = [](unsigned seed) {
+    TextOptions options{.stopping = {.max_new_tokens = 12}};
+    options.sampling.do_sample = true;
+    Conversation conversation(tales(), tokenizer(), tale(), options);
+    Ids tokens;
+    for (int i = 0; i < 2; ++i) {  // as /set seed does
+      options.sampling.seed = seed;
+      conversation.reseed();
+      tokens.clear();
+      conversation.answer({{"user", "Why do you weep?"}},
+                          [&](const Token& token) { tokens.push_back(token.id); });
+    }
+    return tokens;
+  };
+  CHECK(answer_of_seed(1) == answer_of_seed(1));
+  CHECK(answer_of_seed(1) != answer_of_seed(2));
+}
+
 TEST_CASE("a template that writes nothing is refused") {
   const ChatTemplate nothing("", {}, "nothing");
   const TextOptions options;

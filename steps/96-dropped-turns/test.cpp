@@ -222,6 +222,40 @@ TEST_CASE("a prompt that is one token shorter than the context gets one token, a
                                           context));
 }
 
+TEST_CASE(
+    "the next question finds all but the newest token of an answer, and the same question all but its last") {
+  Talk talk;
+  Ids tokens, again;
+  const Messages question{{"user", "Why do you weep?"}};
+  const Answer first = talk.ask(question, &tokens);
+  CHECK(talk.ask(question, &again).cached_tokens == first.prompt_tokens - 1);
+  CHECK(again == tokens);
+  REQUIRE(first.finish_reason == FinishReason::kLength);
+  Messages next = question;
+  next.push_back({"assistant", tokenizer().decode(tokens)});
+  next.push_back({"user", "Where do you live?"});
+  CHECK(talk.ask(next).cached_tokens == first.prompt_tokens + std::ssize(tokens) - 1);
+}
+
+TEST_CASE("the seed of the options can begin the random numbers again") {
+  const auto answer_of_seed = [](unsigned seed) {
+    TextOptions options{.stopping = {.max_new_tokens = 12}};
+    options.sampling.do_sample = true;
+    Conversation conversation(tales(), tokenizer(), tale(), options);
+    Ids tokens;
+    for (int i = 0; i < 2; ++i) {  // as /set seed does
+      options.sampling.seed = seed;
+      conversation.reseed();
+      tokens.clear();
+      conversation.answer({{"user", "Why do you weep?"}},
+                          [&](const Token& token) { tokens.push_back(token.id); });
+    }
+    return tokens;
+  };
+  CHECK(answer_of_seed(1) == answer_of_seed(1));
+  CHECK(answer_of_seed(1) != answer_of_seed(2));
+}
+
 TEST_CASE("a template that writes nothing is refused") {
   const ChatTemplate nothing("", {}, "nothing");
   const TextOptions options;
