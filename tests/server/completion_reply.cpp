@@ -304,18 +304,21 @@ TEST_CASE("log-probabilities are of the tokens that are shown, with their true b
   }
 }
 
-TEST_CASE("text that an end releases comes with its log-probabilities, and the reason comes without them") {
-  const std::vector<int> fox = tokenizer().encode("\xf0\x9f\xa6\x8a");
-  REQUIRE(fox.size() > 1);
+TEST_CASE("log-probabilities that wait for the end come before its reason, and once") {
   Answer answer(R"(, "logprobs": true, "stream": true)");
-  answer.add({fox.begin(), fox.end() - 1}).end(FinishReason::kLength);  // half a character
+  Token cut{.id = tokenizer().encode(" STOP").front()};
+  cut.text = "";  // a stop sequence has taken it
+  cut.logprobs = Logprobs{-0.5f, {}};
+  answer.add({tokenizer().encode("Hi").front()});
+  answer.reply->add_token(0, cut);
+  answer.end(FinishReason::kStop);
   const std::vector<json> events = answer.client->events();
-  const auto choice = [&](std::size_t from_last) { return events[events.size() - from_last]["choices"][0]; };
   REQUIRE(events.size() >= 2);
-  CHECK(choice(2)["delta"]["content"] == "\uFFFD");
-  CHECK(choice(2)["logprobs"]["content"].size() == fox.size() - 1);
-  CHECK(choice(1)["finish_reason"] == "length");
-  CHECK(choice(1)["logprobs"].is_null());
+  const json reason = events.back()["choices"][0], before = events[events.size() - 2]["choices"][0];
+  CHECK(before["delta"]["content"] == "");
+  CHECK(before["logprobs"]["content"].size() == 1);
+  CHECK(reason["finish_reason"] == "stop");
+  CHECK(reason["logprobs"].is_null());
 }
 
 TEST_CASE("an end marker that ends nothing is text, with its log-probabilities") {
