@@ -66,6 +66,17 @@ TEST_CASE("of two tokens with one text the first is merged to, and a marker with
   CHECK(made_of(vocabulary).special_tokens() == Ids{0, 1, 2});
 }
 
+TEST_CASE("a token of a merge may begin with a space") {
+  GgufVocabulary vocabulary{
+      .architecture = "llama", .model = "gpt2", .pre = "gpt-2", .tokens = {" b", "c", " bc"}};
+  vocabulary.merges = {" b c"};
+  const TokenizerDescription described = describe(vocabulary, "m.gguf");
+  REQUIRE(described.merges.size() == 1);
+  CHECK(described.merges[0].left == 0);
+  CHECK(described.merges[0].right == 1);
+  CHECK(described.merges[0].token == 2);
+}
+
 TEST_CASE("only normal tokens are merged to") {
   GgufVocabulary vocabulary = sentence_pieces({{"a", -9}, {"b", -9}, {"ab", -2}});
   vocabulary.add_space_prefix = false;

@@ -40,6 +40,19 @@ TEST_CASE("a table as CSV puts quotes where a comma or a quote needs them") {
         "name,count,time\r\none,1,0.500000\r\n\"a \"\"b\"\", c\",200,12.250000\r\n");
 }
 
+TEST_CASE("a field of CSV is in quotes for each sign that would end it, and for no other") {
+  const TemporaryFolder folder;
+  for (const std::string sign : {",", "\"", "\n", "\r", ";", " ", "\t", "'"}) {
+    CAPTURE(sign);
+    Table table({"text"});
+    table.add({"a" + sign});
+    table.write_csv(folder.path() / "t.csv");
+    const bool ends = std::string_view(",\"\n\r").find(sign) != std::string_view::npos;
+    const std::string field = ends ? "\"a" + sign + (sign == "\"" ? "\"\"" : "\"") : "a" + sign;
+    CHECK(text_of(folder.path() / "t.csv") == "text\r\n" + field + "\r\n");
+  }
+}
+
 TEST_CASE("a table as JSON is a list of objects") {
   const TemporaryFolder folder;
   some_table().write_json(folder.path() / "t.json");

@@ -283,7 +283,8 @@ TEST_CASE("a number is spelled in decimals, with nothing around it") {
     CAPTURE(good);
     CHECK(parsed({"--share", good}).share == 0.25f);
   }
-  for (const std::string bad : {"+0.25", " 0.25", "0.25 ", "0x1p-2", "-0x1p-2", "0.25f", "0,25", "1e", "."}) {
+  for (const std::string bad :
+       {"+0.25", " 0.25", "0.25 ", "0x1p-2", "0X1P-2", "-0x1p-2", "0.25f", "0,25", "1e", "."}) {
     CAPTURE(bad);
     CHECK(says(refused({"--share=" + bad}), "--share is ", bad,
                "but it must be a number above 0 and at most 1 (--help lists the options)"));

@@ -45,6 +45,23 @@ TEST_CASE("a plot with one x has its point in the middle, and gnuplot prints no 
   CHECK(text_of(folder.path() / "plot.svg").find(">1000000000<") != std::string::npos);
 }
 
+TEST_CASE("a line of up to 30 points has a marker at each" * doctest::skip(!has_gnuplot())) {
+  const TemporaryFolder folder;
+  const auto markers = [&](int points) {
+    Plot plot{"A title", "x", "y", {{"one", {}}}};
+    for (int i = 0; i < points; ++i) plot.series[0].points.push_back({i + 0.0, 1});
+    write_svg(folder.path() / "plot.svg", plot);
+    const std::string svg = text_of(folder.path() / "plot.svg");
+    int count = 0;
+    for (std::size_t at = svg.find("<use "); at != svg.npos; at = svg.find("<use ", at + 1)) ++count;
+    return count;
+  };
+  const int others = markers(31);
+  CHECK(markers(32) == others);
+  CHECK(markers(29) == others + 30);  // with that of the key
+  CHECK(markers(30) == others + 31);
+}
+
 TEST_CASE("when a plot repeats its colours, the lines are dashed" * doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
   const auto dashed = [&](int count) {  // with those of the grid, which are as many for any number of series

@@ -259,6 +259,8 @@ TEST_CASE("ByteLevel splits by GPT-2's pattern unless the file says no, and is t
   std::swap(parts[0], parts[1]);
   file["pre_tokenizer"]["pretokenizers"] = parts;
   CHECK(error_of(file) == "");
+  file["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true;
+  CHECK(says(error_of(file), "pretokenizers[1].add_prefix_space is true", "not supported after another cut"));
 }
 
 TEST_CASE(
@@ -493,7 +495,10 @@ TEST_CASE("a fault in a folder's other files is an error with file, key and valu
              "no bos_token"));
   CHECK(says(folder.error_with(config, {{"add_bos_token", 1}}), config, "add_bos_token is 1"));
   CHECK(says(folder.error_with(config, {{"add_eos_token", true}}), config, "add_eos_token is true"));
-  CHECK(says(folder.error_with(config, {{"added_tokens_decoder", {{"x", {}}}}}), config, "\"x\""));
+  for (const std::string key : {"x", "", "-1", "5x", "1048576", "99999999999"}) {
+    CHECK(says(folder.error_with(config, {{"added_tokens_decoder", {{key, {}}}}}), config,
+               "added_tokens_decoder has the key \"" + key + "\", not an integer from 0 to 1048575"));
+  }
   CHECK(says(folder.error_with(config, {{"added_tokens_decoder", {{"5", {{"content", "new"}}}}}}), config,
              "\"new\" has the id 5, which is that of \"&\""));
   CHECK(

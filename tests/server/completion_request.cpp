@@ -164,6 +164,10 @@ TEST_CASE("top_p 0 keeps a token") {
 TEST_CASE("a seed may have any 64 bits, and without one each request has a new one") {
   CHECK(options(with(R"("seed": -1)")).sampling.seed == 4294967295u);
   CHECK(options(with(R"("seed": 4294967297)")).sampling.seed == 1u);
+  // Written with a point, up to 2^53: beyond, not every whole number has a form of its own.
+  CHECK(options(with(R"("seed": 9007199254740992.0)")).sampling.seed == 0u);
+  CHECK(options(with(R"("seed": -9007199254740991.0)")).sampling.seed == 1u);
+  CHECK(refusal(with(R"("seed": 9007199254740994.0)")).starts_with("400 seed: seed is "));
   const std::string none = with(R"("n": 1)");
   CHECK_FALSE((options(none).sampling.seed == options(none).sampling.seed &&
                options(none).sampling.seed == options(none).sampling.seed));
