@@ -245,8 +245,11 @@ class Chats(unittest.TestCase):
         self.assertLessEqual({"/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"},
                              set(description["paths"]))
         request = description["components"]["schemas"]["ChatRequest"]
-        self.assertEqual(request["properties"]["model"]["enum"], ["talker", None])
         self.assertEqual([request["properties"][key]["maximum"] for key in ("max_tokens", "max_completion_tokens")], [512, 512])
+        schemas = description["components"]["schemas"]
+        for body in ("CompletionRequest", "ChatRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"):
+            self.assertEqual(schemas[body]["properties"]["model"]["enum"], ["talker", None])
+        self.assertEqual(schemas["TokenId"]["maximum"], 4095)
         chat(self.server, "A", max_tokens=1)
         count = 'staircase_requests_total{path="/v1/chat/completions",status="200"}'
         self.assertGreater(self.server.metrics()[count], 0)

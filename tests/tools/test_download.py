@@ -41,7 +41,9 @@ class Hub(http.server.ThreadingHTTPServer):
         self.ranges = True
         self.wrong_range = False
         self.status = None  # every answer
-        self.busy = 0  # this many answers are 503
+        self.busy = 0  # this many answers are `busy_status`
+        self.busy_status = 503
+        self.moved = 307  # the status of a renamed repository
         self.renamed = None  # where the repository is now: a path, or another server's address
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
@@ -73,11 +75,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, hub.pages[self.path])
         if hub.busy:
             hub.busy -= 1
-            return self.answer(503)
+            return self.answer(hub.busy_status)
         if hub.status:
             return self.answer(hub.status)
         if hub.renamed and not self.path.startswith(("/new-owner/", "/storage/")):
-            return self.answer(307, Location=f"{hub.renamed}/resolve/main/{name}")
+            return self.answer(hub.moved, Location=f"{hub.renamed}/resolve/main/{name}")
         if name in hub.small:
             return self.answer(200, hub.small[name], ETag=f'"{blob_hash(hub.small[name])}"')
         if self.path.startswith("/storage/"):
@@ -186,6 +188,7 @@ class Download(Limited):
     def test_it_gives_up_and_a_second_run_resumes(self):
         self.hub.cut_after = [300_000, 0, 0, 0, 0, 0]
         self.assert_refused(self.download(), "again", "0.3 MB")
+        self.assertEqual(len(self.ranges()), 5)
         self.assertEqual(self.part.stat().st_size, 300_000)
         self.hub.requests.clear()
         self.hub.cut_after = []
@@ -248,12 +251,16 @@ class Download(Limited):
         self.assert_refused(self.download(), "HF_TOKEN")
 
     def test_a_busy_server_is_asked_again(self):
-        self.hub.busy = 3
-        self.assert_complete(self.download())
+        for status in (408, 429, 500, 503):
+            with self.subTest(status):
+                self.hub.busy, self.hub.busy_status = 3, status
+                self.assert_complete(self.download())
 
     def test_a_renamed_repository_is_followed(self):
         self.hub.renamed = "/new-owner/gpt2"
-        self.assert_complete(self.download())
+        for self.hub.moved in (301, 302, 303, 307, 308):
+            with self.subTest(self.hub.moved):
+                self.assert_complete(self.download())
 
     def test_the_token_stays_with_the_hub(self):
         other = Hub()
@@ -272,6 +279,10 @@ class Download(Limited):
     def test_a_full_disk(self):
         with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=1000)):
             self.assert_refused(self.download(), "room for 0 MB", "needs 1 MB")
+        with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=len(WEIGHTS) - 1)):
+            self.assert_refused(self.download(), "has room for")
+        with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=len(WEIGHTS))):
+            self.assert_complete(self.download())
 
     def test_control_c_keeps_the_part(self):
         with unittest.mock.patch.dict(os.environ, {"HF_ENDPOINT": self.hub.url, "no_proxy": "127.0.0.1"}), \
