@@ -91,6 +91,29 @@ class Pages(Limited):
         self.trace.write_text(lines([START, {"event": "pass", "model": "m", "rows": [{}]}]))
         self.refused("'rows' of line 2 must be a list, each item an object with row, start, tokens$")
 
+    def test_numbers_that_name_something_name_what_is_there(self):
+        copy = {"event": "copy", "model": "m", "from": 0, "first": 0, "positions": 1, "to": 1}
+        at = {event["event"]: place for place, event in enumerate(EVENTS)}
+        for kind, right, wrong, sentence in [
+                ("text", {"prompt": 0}, {"prompt": 1}, "there is no prompt 1"),
+                ("text", {"prompt": 0}, {"prompt": -1}, "there is no prompt -1"),
+                ("pass", {"batch": 1}, {"batch": 0}, "row 0 is not one of 0"),
+                ("blocks", {"rows": [[0, 1]]}, {"rows": [[2]]}, "a row has a block outside the pool's 2"),
+                ("blocks", {"rows": [[]]}, {"rows": [[-1]]}, "a row has a block outside the pool's 2"),
+                ("logits", {}, {"row": 1}, "row 1 was not fed"),
+                ("token", {}, {"text": 2}, "text 2 has not begun"),
+                ("end", {}, {"text": 2}, "text 2 has not begun"),
+                (None, copy, {**copy, "positions": 2}, "row 0 of m holds 1 positions"),
+                (None, {**copy, "first": 1, "positions": 0}, {**copy, "first": 1}, "row 0 of m holds 1 positions")]:
+            for values in (right, wrong):
+                with self.subTest(kind=kind, values=values):
+                    events = [{**event, **values} if event["event"] == kind else event for event in EVENTS]
+                    self.trace.write_text(lines([*events[:3], values, *events[3:]] if kind is None else events))
+                    if values is wrong:
+                        self.refused(f"line {at[kind] + 1 if kind else 4}: {sentence}")
+                    else:
+                        self.assertEqual(run("tools/trace", self.trace).returncode, 0)
+
     def test_what_is_no_trace_is_refused(self):
         self.refused("cannot be read: No such file", self.folder / "nothing")
         self.refused("cannot be read: Is a directory", self.folder)
