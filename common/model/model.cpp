@@ -164,6 +164,10 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
     return compute(sequences, count, packed, cache);
   } catch (...) {
     device_->abandon();
+    // The cache has made room for these tokens, but nothing is there.
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      cache.truncate(static_cast<int>(s), packed.starts[s]);
+    }
     throw;
   }
 }

@@ -128,7 +128,7 @@ class Model {
 
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for an empty list, more than n_positions, an id outside the vocabulary, or a result that is
-  /// not finite.
+  /// not finite. A cache that was given then holds what it held before.
   std::span<const float> next_logits(std::span<const int> tokens);
 
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.

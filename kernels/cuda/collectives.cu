@@ -77,6 +77,7 @@ void CudaDevice::abandon() {
   if (!link_) return;
   *abandoned_ = true;
   link_->abandon();
+  cublas_->abandon();
 }
 
 std::size_t CudaDevice::all_reduce(Tensor& x) {

@@ -24,6 +24,9 @@ class CublasLt {
   bool multiply(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out,
                 std::int64_t out_width, Stream stream) const;
 
+  /// Its end would wait for all kernels, so cuBLASLt stays as it is until the process ends.
+  void abandon() { static_cast<void>(handle_.release()); }
+
  private:
   struct Destroy {
     void operator()(cublasLtHandle_t handle) const { cublasLtDestroy(handle); }

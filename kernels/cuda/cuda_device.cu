@@ -118,6 +118,7 @@ Tensor CudaDevice::page_locked(DType dtype, std::vector<std::int64_t> shape) con
 }
 
 Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
+  wait_if_linked();
   const std::size_t bytes = bytes_of(dtype, shape);
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
@@ -165,10 +166,12 @@ void CudaDevice::wait() {
   if (link_) link_->wait(stream());
   check(cudaStreamSynchronize(stream()), "it computed");
   staged_ = 0;
+  started_ = 0;
 }
 
 std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
   if (memory.size() < source.size()) {
+    wait_if_linked();
     memory = Tensor();
     memory = page_locked(DType::kFloat32, source.shape());
   }
@@ -179,6 +182,7 @@ std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory)
 
 unsigned* CudaDevice::zeros(std::int64_t count) {
   if (zeros_.size() < count) {
+    wait_if_linked();
     zeros_ = Tensor();
     zeros_ = allocate(DType::kInt32, {count});
     check(cudaMemsetAsync(zeros_.data<void>(), 0, zeros_.bytes(), stream()), "memory was set to 0");

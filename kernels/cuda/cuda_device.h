@@ -89,7 +89,10 @@ class CudaDevice final : public Device {
   /// once.
   template <typename... Arguments>
   bool listed(Operation operation, const Arguments&... arguments) {
-    if (!list_) return false;
+    if (!list_) {
+      if (link_ && ++started_ > kMostStarted) wait();
+      return false;
+    }
     list_->add(operation);
     (list_->add(arguments), ...);
     return true;
@@ -102,6 +105,17 @@ class CudaDevice final : public Device {
 
   /// Waits for all operations. Their errors are reported here at the latest.
   void wait();
+
+  /// Call before memory is released or allocated, which waits for all kernels: those of a linked device may
+  /// wait for a lost rank, which only wait() notices.
+  void wait_if_linked() {
+    if (link_) wait();
+  }
+
+  float* grown(Tensor& memory, std::int64_t floats) {
+    if (memory.size() < floats) wait_if_linked();
+    return Device::grown(memory, floats);
+  }
 
   /// `attention`, with the C++ type that keys and values are stored in.
   template <typename Stored>
@@ -145,6 +159,10 @@ class CudaDevice final : public Device {
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::optional<cuda::CublasLt> cublas_;  // set by the constructor
   std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
+  /// A GPU takes about a thousand launches. Another one waits until the first are done, and would wait for a
+  /// lost rank for ever. So a linked device itself waits after so many operations, of some launches each.
+  static constexpr int kMostStarted = 64;
+  int started_ = 0;         // operations of a linked device since it waited
   Tensor staging_;          // page-locked memory of the host, from which copies to the GPU are made
   std::size_t staged_ = 0;  // bytes of it that the GPU may not have read yet
   Tensor scratch_;

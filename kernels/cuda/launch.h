@@ -22,6 +22,7 @@ __host__ __device__ constexpr Integer divide_up(Integer a, Integer b) {
 /// Throws std::runtime_error for anything but success: "the GPU failed while attention was started: ...".
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // forgets the error, which is reported here: NCCL would report it as one of its own
   throw std::runtime_error(std::string("the GPU failed while ") + what + ": " + cudaGetErrorString(status));
 }
 

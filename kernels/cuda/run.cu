@@ -36,7 +36,8 @@ cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) 
   try {
     work();
   } catch (...) {
-    cudaStreamEndCapture(stream, &graph);
+    // An error here is that of the call that threw.
+    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) cudaGetLastError();
     if (graph != nullptr) cudaGraphDestroy(graph);
     throw;
   }

@@ -322,6 +322,20 @@ TEST_CASE("whole blocks may be on a CPU and on a GPU, which are not linked then"
   CHECK(calls_of(0).empty());
 }
 
+/// Devices that were abandoned keep their memory until the process ends; a test gives it back.
+struct FreesAbandoned {
+  std::map<void*, std::size_t> before = cuda_emulation::allocations;
+  FreesAbandoned() = default;
+  FreesAbandoned(const FreesAbandoned&) = delete;
+  FreesAbandoned& operator=(const FreesAbandoned&) = delete;
+  ~FreesAbandoned() {
+    for (const auto& [memory, bytes] : cuda_emulation::allocations) {
+      if (!before.contains(memory)) std::free(memory);
+    }
+    cuda_emulation::allocations = before;
+  }
+};
+
 /// Does work on a linked device as a pass of a model does.
 void do_pass(Device& device, const std::function<void()>& work) {
   try {
@@ -333,6 +347,7 @@ void do_pass(Device& device, const std::function<void()>& work) {
 }
 
 TEST_CASE("an error of NCCL is one sentence, and a rank that fails waits for no other") {
+  const FreesAbandoned frees_abandoned;
   const auto errors_of = [](const std::string& name, int result, const std::string& last_error) {
     nccl_stand_in::begin();
     nccl_stand_in::fail(name, 1, result, last_error);
@@ -373,6 +388,7 @@ TEST_CASE("an error of NCCL is one sentence, and a rank that fails waits for no 
 /// that they own ends then.
 std::vector<std::string> errors_of_second_pass(std::size_t tokens,
                                                const std::function<void(TurningRanks&)>& harm) {
+  const FreesAbandoned frees_abandoned;
   nccl_stand_in::begin();
   const cuda_emulation::Settings before = cuda_emulation::settings;
   const int waits = cuda_emulation::endless_waits;
@@ -420,9 +436,7 @@ TEST_CASE("a rank that is stopped while GPUs compute ends the wait of the others
 
 TEST_CASE("a rank without memory for a pass ends with that, although the other one waits for it") {
   const auto errors = errors_of_second_pass(40, [](TurningRanks& ranks) {  // more memory than the first
-    if (ranks.rank() == 0) return;
-    cuda_emulation::settings.memory = 0;
-    cuda_emulation::settings.unfinished = -1;
+    if (ranks.rank() == 1) cuda_emulation::settings.memory = 0;
   });
   CHECK(begins_with(errors[1], "the GPU has too little memory"));
 }
@@ -432,6 +446,72 @@ TEST_CASE("a rank that fails between two passes waits for no other") {
     if (ranks.rank() == 1) throw Error("so it goes");
   });
   CHECK(errors[1] == "so it goes");
+}
+
+/// What is asked of a device, with the tensors few [1, 4], out [1, 4] and many [50].
+using Wish = std::function<void(Device& device, Tensor& few, Tensor& out, Tensor& many)>;
+
+/// What each of two ranks throws when it asks that of a GPU whose kernels wait for the other one for ever.
+/// The device ends by the exception, or after it.
+std::vector<std::string> errors_of_waiting(const Wish& wish, bool ends_by_exception) {
+  const FreesAbandoned frees_abandoned;
+  nccl_stand_in::begin();
+  const cuda_emulation::Settings before = cuda_emulation::settings;
+  const auto usual = cuda::NcclLink::longest_wait;
+  const int waits = cuda_emulation::endless_waits;
+  cuda::NcclLink::longest_wait = std::chrono::milliseconds(100);
+  const auto errors = on_ranks(2, [&](TurningRanks& ranks) {
+    std::string error;
+    {
+      const std::unique_ptr<Device> device = make_cuda_device();
+      device->join(as_device_rank(ranks));
+      Tensor few = uploaded(*device, {1, 4}, {1, 2, 3, 4}), out = uploaded(*device, {1, 4}, Floats(4)),
+             many = uploaded(*device, {50}, Floats(50));
+      device->all_reduce(few);
+      CHECK(downloaded(*device, few) == Floats{2, 4, 6, 8});
+      ranks.broadcast("both have come so far");
+      cuda_emulation::settings.unfinished = -1;
+      try {
+        do_pass(*device, [&] { wish(*device, few, out, many); });
+      } catch (const std::exception& thrown) {
+        if (ends_by_exception) throw;
+        error = thrown.what();
+      }
+    }
+    throw Error("{}", error);
+  });
+  cuda_emulation::settings = before;
+  cuda::NcclLink::longest_wait = usual;
+  CHECK(cuda_emulation::endless_waits == waits);
+  CHECK(nccl_stand_in::endless_waits() == 0);
+  return errors;
+}
+
+TEST_CASE("whatever is asked of a GPU that waits for a lost rank, the answer comes in time") {
+  const Wish wishes[] = {
+      [](Device& device, Tensor& few, Tensor&, Tensor&) {  // results
+        downloaded(device, few);
+      },
+      [](Device& device, Tensor&, Tensor&, Tensor&) {  // memory
+        device.allocate(DType::kFloat32, {8});
+      },
+      [](Device& device, Tensor&, Tensor&, Tensor& many) {  // other memory for the parts of all ranks
+        device.all_reduce(many);
+      },
+      [](Device& device, Tensor& few, Tensor& out, Tensor&) {  // more launches than a GPU takes
+        for (int i = 0; i < 1100; ++i) device.normalize(few, {NormKind::kRms, {}, {}, 1e-5f}, out);
+      },
+  };
+  for (const Wish& wish : wishes) {
+    CAPTURE(&wish - wishes);
+    for (const bool ends_by_exception : {true, false}) {
+      for (const std::string& error : errors_of_waiting(wish, ends_by_exception)) {
+        CHECK(error ==
+              "another rank has not answered for 0.1 seconds: it has ended, is stopped or cannot be "
+              "reached");
+      }
+    }
+  }
 }
 
 TEST_CASE("after a wait for other ranks no error remains, which NCCL would report as its own") {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,48 @@ TEST_CASE("out of memory names the sizes") {
   CHECK(error_of([&] {
           device->allocate(DType::kFloat32, {1000, 500'000});
         }) == "the GPU has too little memory: 2.00 GB were requested, 965.4 MB of 1.50 GB are free");
+}
+
+TEST_CASE("an error that was reported is no error of the next call") {
+  const Restore restore;
+  const auto device = make_cuda_device();
+  const std::vector<float> values(24 * 24, 0.5f);
+  const HostArray array{values.data(), DType::kFloat32, 24, 24};
+  const Weight weight = device->load_weight(array, WeightOrder::kInputFirst, DType::kFloat16);
+  const Tensor x = device->load(array);
+  Tensor out = device->allocate(DType::kFloat32, {24, 24});
+  settings.memory = 0;
+  const auto multiply = [&] { device->linear(x, {}, weight, Tensor(), Epilogue::kGelu, out); };
+  const std::function<void()> failing[] = {
+      [&] { device->allocate(DType::kFloat32, {24}); },
+      [&] {
+        Tensor memory;
+        device->to_host(x, memory);
+      },
+      [&] { device->load(array); },
+      multiply,
+      [&] { device->run(multiply); },
+      [] { make_cuda_device(); },
+  };
+  for (const auto& call : failing) {
+    CAPTURE(&call - failing);
+    CHECK(error_of(call) != "no error");
+    CHECK(cudaGetLastError() == cudaSuccess);
+  }
+  settings.memory = std::size_t{8} << 30;
+  // From the second or third time on it is captured in a graph, where no memory can be had.
+  std::string error;
+  for (int i = 0; i < 3; ++i) {
+    error = error_of([&] {
+      device->run([&] {
+        multiply();
+        if (cuda_emulation::captures > 0) device->allocate(DType::kFloat32, {24});
+      });
+    });
+  }
+  CHECK(error ==
+        "the GPU failed while memory was allocated: operation not permitted when stream is capturing");
+  CHECK(cudaGetLastError() == cudaSuccess);
 }
 
 /// Loads a weight and multiplies a few rows and many; what a program does to a GPU from start to end.

@@ -236,6 +236,51 @@ TEST_CASE("a launch beyond the limits of a GPU is refused") {
   CHECK(total == 32);
 }
 
+TEST_CASE("a stream takes a thousand launches, and what waits for another rank holds up the rest") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  int total = 0;
+  bool has_come = false;
+  cudaLaunchConfig_t config;
+  config.stream = stream;
+  for (int i = 0; i < 1024; ++i) cudaLaunchKernelEx(&config, count, &total);
+  CHECK(total == 0);
+  cudaLaunchKernelEx(&config, count, &total);
+  CHECK(total == 1024);
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(total == 1025);
+  stream->work.push_back([&] { return has_come; });
+  cudaLaunchKernelEx(&config, count, &total);
+  CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+  CHECK(cudaGetLastError() == cudaErrorNotReady);
+  CHECK(total == 1025);
+  has_come = true;
+  CHECK(cudaStreamQuery(stream) == cudaSuccess);
+  CHECK(total == 1026);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES names devices up to one that does not exist") {
+  const cuda_emulation::Settings before = settings;
+  settings.devices = 4;
+  settings.hides_devices = true;
+  const auto visible = [](const char* list) {
+    setenv("CUDA_VISIBLE_DEVICES", list, 1);
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    return count;
+  };
+  CHECK(visible("") == 0);
+  CHECK(visible("-1") == 0);
+  CHECK(visible("3") == 1);
+  CHECK(visible("0,2,4,1") == 2);
+  int count = 0;
+  CHECK(cudaGetDeviceCount(&count) == cudaSuccess);
+  CHECK(count == 4);
+  settings = before;
+}
+
 TEST_CASE("device memory is limited") {
   settings.memory = 1000;
   void *first = nullptr, *second = nullptr;

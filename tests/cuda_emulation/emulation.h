@@ -85,6 +85,7 @@ struct Settings {
   std::uint32_t seed = 1;         ///< of a random order
   int devices = 1;
   int multiprocessors = 13;
+  bool hides_devices = false;                 ///< those that CUDA_VISIBLE_DEVICES does not name
   int driver_version = 13000;                 ///< as CUDA counts; 0: there is no driver
   int capability = 90;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes

@@ -57,6 +57,26 @@ TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in th
   check_turns(DType::kInt4, 1e-1);
 }
 
+TEST_CASE("on the emulated GPU a pass that finds no memory adds nothing to its cache") {
+  const auto load = [] { return Model::load(kSource / "models/tales-1m", make_cuda_device()); };
+  Model model = load(), other = load();
+  StaticKvCache cache(model), plain(other);
+  const auto logits = [](Model& of, KvCache& with, std::size_t tokens) {
+    const std::span<const float> row = of.next_logits(std::vector<int>(tokens, 7), with);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  CHECK(logits(model, cache, 2) == logits(other, plain, 2));
+  const cuda_emulation::Settings before = cuda_emulation::settings;
+  cuda_emulation::settings.memory = 0;
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS_WITH_AS(logits(model, cache, 20), doctest::Contains("too little memory"),
+                         std::runtime_error);
+    CHECK(cache.length(0) == 2);
+  }
+  cuda_emulation::settings = before;
+  CHECK(logits(model, cache, 20) == logits(other, plain, 20));
+}
+
 TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in few bits four more") {
   const std::vector<int> text(16, 7);
   const auto kernels_of_a_layer = [&](DType dtype) {
@@ -288,7 +308,7 @@ TEST_CASE("a program on a GPU that fails ends with one sentence and status 1") {
   check_ends_with("--device cuda: the NVIDIA driver finds no GPU");
   settings = before;
   settings.memory = 36'000'000;
-  check_ends_with("the GPU has too little memory: 4.2 MB were requested, 2.4 MB of 36.0 MB are free");
+  check_ends_with("the GPU has too little memory: 4.2 MB were requested, 1.4 MB of 36.0 MB are free");
   settings = before;
   settings.calls_until_lost = 2;
   check_ends_with("--device cuda: the GPU failed while cuBLAS was started");

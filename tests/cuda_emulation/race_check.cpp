@@ -51,13 +51,6 @@ Range shared_variables() {
   return range;
 }
 
-bool is_global(const void* address) {
-  const auto behind = allocations.upper_bound(const_cast<void*>(address));
-  if (behind == allocations.begin()) return false;
-  const auto& [memory, bytes] = *std::prev(behind);
-  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
-}
-
 /// For each piece of global memory of this many bytes, in the running kernel: when each byte was last
 /// written.
 constexpr std::uintptr_t kPiece = 16;
@@ -132,13 +125,13 @@ void on_access(void* address, std::size_t bytes, bool write) {
   if (thread == nullptr || processor.is_on_stack(address)) return;
   static const Range range = shared_variables();
   const auto first = reinterpret_cast<std::uintptr_t>(address);
-  if (!thread->waited && is_global(address)) {
+  if (!thread->waited && is_allocated(address)) {
     processor.fail(std::string(write ? "writes" : "reads") +
                    " global memory without having waited for the kernel before");
   }
   if (first < range.begin || first >= range.end) {
     // Outside all allocations is the emulation's own data: no write is recorded there.
-    if (!write || is_global(address)) on_access_to_global(first, bytes, write);
+    if (!write || is_allocated(address)) on_access_to_global(first, bytes, write);
     return;
   }
 

@@ -57,6 +57,17 @@ TEST_CASE("twins normalize rows alike, by every kind of norm") {
   }
 }
 
+TEST_CASE("twins normalize twice, by parameters that were loaded just before") {
+  const Values x = random_values(3 * 64, 1), weight = random_values(64, 2);
+  check_twins(64, 3e-6, [&](Device& device) {
+    const Norm norm{NormKind::kRms, device.load({weight.data(), DType::kFloat32, 1, 64}), {}, kEpsilon};
+    Tensor once = result_tensor(device, {3, 64}), twice = result_tensor(device, {3, 64});
+    device.normalize(upload(device, {3, 64}, x), norm, once);
+    device.normalize(once, norm, twice);
+    return download(device, twice);
+  });
+}
+
 /// epilogue(norm(x) W + b) on both. With a gate, the last 5 pairs of columns only fill up a turn.
 void check_linear(std::size_t rows, std::size_t in, std::size_t out, DType dtype, NormKind kind,
                   Epilogue epilogue, bool with_bias) {

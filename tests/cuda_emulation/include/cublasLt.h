@@ -51,7 +51,9 @@ inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (status == CUBLAS_STATUS_SUCCESS) *handle = new CudaEmulationCublasLt;
   return status;
 }
+/// Waits for all streams (cuBLAS documentation, "cublasLtCreate").
 inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  if (!cuda_emulation::never_ends()) cuda_emulation::finish_all();
   delete handle;
   return cuda_emulation::cublas_status_of_call();
 }

@@ -9,8 +9,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
+#include <sstream>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -96,6 +99,11 @@ namespace cuda_emulation {
 
 inline cudaError_t last_error = cudaSuccess;
 
+/// What a call returns that fails: cudaGetLastError says it again, to whatever asks next.
+inline cudaError_t failed(cudaError_t status) {
+  return last_error = status;
+}
+
 /// How often the host began to wait for a stream that never ends, which would hang the program.
 inline int endless_waits = 0;
 
@@ -130,9 +138,26 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 
+namespace cuda_emulation {
+
+/// Those of CUDA_VISIBLE_DEVICES, up to the first that does not exist.
+inline int visible_devices() {
+  const char* const list = settings.hides_devices ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  if (list == nullptr) return settings.devices;
+  int count = 0;
+  std::istringstream numbers(list);
+  for (std::string number; std::getline(numbers, number, ','); ++count) {
+    const int device = std::atoi(number.c_str());
+    if (device < 0 || device >= settings.devices) break;
+  }
+  return count;
+}
+
+}  // namespace cuda_emulation
+
 inline cudaError_t cudaGetDeviceCount(int* count) {
   if (cuda_emulation::settings.driver_version < CUDART_VERSION) return cudaErrorInsufficientDriver;
-  *count = cuda_emulation::settings.devices;
+  *count = cuda_emulation::visible_devices();
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -165,8 +190,9 @@ struct CudaEmulationExecutableGraph {
 };
 
 struct CudaEmulationStream {
-  cudaGraph_t capturing = nullptr;          ///< where launches go instead of being done
-  std::vector<std::function<void()>> work;  ///< that nothing has waited for yet
+  cudaGraph_t capturing = nullptr;  ///< where launches go instead of being done
+  /// What nothing has waited for yet. It returns false while it waits for another rank.
+  std::vector<std::function<bool()>> work;
 };
 using cudaStream_t = CudaEmulationStream*;
 
@@ -187,15 +213,29 @@ inline void enqueue(cudaStream_t stream, std::function<void()> work) {
   } else if (stream->capturing != nullptr) {
     stream->capturing->launches.push_back(std::move(work));
   } else {
-    stream->work.push_back(std::move(work));
+    stream->work.push_back([work = std::move(work)] {
+      work();
+      return true;
+    });
   }
 }
 
-/// Does the work of the stream. A kernel's Fault drops the rest.
-inline void finish(cudaStream_t stream) {
-  if (stream != nullptr) {
-    for (const auto& work : std::exchange(stream->work, {})) work();
+/// Does the work of the stream, up to what waits for another rank. Whether all is done. A kernel's Fault
+/// drops the rest.
+inline bool go_on(cudaStream_t stream) {
+  if (stream == nullptr) return true;
+  const auto all = std::exchange(stream->work, {});
+  for (auto work = all.begin(); work != all.end(); ++work) {
+    if ((*work)()) continue;
+    stream->work.assign(work, all.end());
+    return false;
   }
+  return true;
+}
+
+/// Does the work of the stream. That takes for ever if another rank does not come.
+inline void finish(cudaStream_t stream) {
+  while (!go_on(stream)) std::this_thread::yield();
   ++waits;
 }
 
@@ -205,7 +245,7 @@ inline void finish_all() {
     try {
       finish(stream);
     } catch (const Fault& fault) {
-      stream->work.push_back([fault] { throw fault; });
+      stream->work.push_back([fault]() -> bool { throw fault; });
     }
   }
 }
@@ -214,7 +254,7 @@ inline void finish_all() {
 inline cudaError_t status_outside_of_graphs() {
   if (captures == 0) return status_of_call();
   broken = true;
-  return cudaErrorStreamCaptureUnsupported;
+  return failed(cudaErrorStreamCaptureUnsupported);
 }
 
 }  // namespace cuda_emulation
@@ -236,8 +276,9 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = std::exchange(stream->capturing, nullptr);
   --cuda_emulation::captures;
-  const cudaError_t status =
-      cuda_emulation::broken ? cudaErrorStreamCaptureInvalidated : cuda_emulation::status_of_call();
+  const cudaError_t status = cuda_emulation::broken
+                                 ? cuda_emulation::failed(cudaErrorStreamCaptureInvalidated)
+                                 : cuda_emulation::status_of_call();
   if (status != cudaSuccess) delete std::exchange(*graph, nullptr);
   return status;
 }
@@ -245,7 +286,7 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   if (!cuda_emulation::settings.has_memory_for_graphs)
-    return cuda_emulation::last_error = cudaErrorMemoryAllocation;
+    return cuda_emulation::failed(cudaErrorMemoryAllocation);
   *executable = new CudaEmulationExecutableGraph{*graph};
   return cudaSuccess;
 }
@@ -254,7 +295,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stre
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   // The first launch of a graph may need more.
   if (!cuda_emulation::settings.has_memory_for_graphs)
-    return cuda_emulation::last_error = cudaErrorMemoryAllocation;
+    return cuda_emulation::failed(cudaErrorMemoryAllocation);
   ++cuda_emulation::graphs_launched;
   for (const auto& launch : executable->graph.launches) cuda_emulation::enqueue(stream, launch);
   return cudaSuccess;
@@ -278,6 +319,14 @@ inline std::size_t free_memory() {
   return settings.memory - std::min(used, settings.memory);
 }
 
+/// Whether the address is in memory of a device, or page-locked.
+inline bool is_allocated(const void* address) {
+  const auto next = allocations.upper_bound(const_cast<void*>(address));
+  if (next == allocations.begin()) return false;
+  const auto& [memory, bytes] = *std::prev(next);
+  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
+}
+
 /// Whether the streams never become empty. Counts such a wait.
 inline bool never_ends() {
   if (settings.unfinished >= 0) return false;
@@ -290,7 +339,7 @@ inline bool never_ends() {
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
     return status;
-  if (bytes > cuda_emulation::free_memory()) return cudaErrorMemoryAllocation;
+  if (bytes > cuda_emulation::free_memory()) return cuda_emulation::failed(cudaErrorMemoryAllocation);
   if (bytes == 0) {
     *memory = nullptr;
     return cudaSuccess;
@@ -343,9 +392,9 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   cuda_emulation::streams.push_back(*stream);
   return cudaSuccess;
 }
-/// Its work is still done.
+/// It returns at once, and its work is still done.
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  cuda_emulation::finish_all();
+  if (!cuda_emulation::go_on(stream)) return cuda_emulation::status_of_call();
   std::erase(cuda_emulation::streams, stream);
   delete stream;
   return cuda_emulation::status_of_call();
@@ -354,11 +403,13 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (cuda_emulation::settings.unfinished != 0) {
     if (cuda_emulation::settings.unfinished > 0) --cuda_emulation::settings.unfinished;
-    return cuda_emulation::last_error = cudaErrorNotReady;
+    return cuda_emulation::failed(cudaErrorNotReady);
   }
   const cudaError_t status = cuda_emulation::status_outside_of_graphs();
-  if (status == cudaSuccess) cuda_emulation::finish(stream);
-  return status;
+  if (status != cudaSuccess) return status;
+  if (!cuda_emulation::go_on(stream)) return cuda_emulation::failed(cudaErrorNotReady);
+  ++cuda_emulation::waits;
+  return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const cudaError_t status = cuda_emulation::status_outside_of_graphs();
@@ -371,11 +422,15 @@ inline cudaError_t cudaDeviceSynchronize() {
   return status;
 }
 
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+/// To memory of the host that is not page-locked, it returns when it is done (CUDA Runtime API, "API
+/// synchronization behavior").
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream) {
   if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
     return status;
   if (bytes > 0) cuda_emulation::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  if (kind == cudaMemcpyDeviceToHost && !cuda_emulation::is_allocated(to) && !cuda_emulation::never_ends())
+    cuda_emulation::finish(stream);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -440,6 +495,14 @@ inline std::map<const void*, std::size_t> shared_limits;
 
 inline int overlapping_launches = 0;  ///< since the program began
 
+/// So many launches may be on their way at once, as on a GPU. Another one waits until the first are done.
+inline constexpr std::size_t kMostLaunches = 1024;
+
+inline void make_room(cudaStream_t stream) {
+  if (stream == nullptr || stream->capturing != nullptr || stream->work.size() < kMostLaunches) return;
+  while (!never_ends() && !go_on(stream)) std::this_thread::yield();
+}
+
 }  // namespace cuda_emulation
 
 template <typename Kernel>
@@ -467,10 +530,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
       block.x == 0 || block.y == 0 || block.z == 0 || block.z > 64 ||
       std::size_t{block.x} * block.y * block.z > 1024) {
-    return cudaErrorInvalidConfiguration;
+    return cuda_emulation::failed(cudaErrorInvalidConfiguration);
   }
-  if (config->dynamicSmemBytes > shared_limit) return cudaErrorInvalidValue;
+  if (config->dynamicSmemBytes > shared_limit) return cuda_emulation::failed(cudaErrorInvalidValue);
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  cuda_emulation::make_room(config->stream);
   bool overlaps = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     overlaps = overlaps || config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
