@@ -93,7 +93,6 @@ struct Program::Impl {
   bool json = false;
   std::string trace_file;
   std::vector<std::string> trace_attention;
-  std::shared_ptr<Device> used_device;  // lives until an error is reported: its end may wait for other ranks
   std::optional<TraceFile> trace;
   std::function<void(RequestLine&)> take_request;
   std::function<std::string(const ModelConfig&, DType)> estimate;
@@ -104,6 +103,8 @@ struct Program::Impl {
   SingleRank single_rank;
   std::unique_ptr<Ranks> own_ranks;
   Ranks* ranks = &single_rank;
+  // Its end may wait for other ranks: it comes after an error is reported, and before theirs.
+  std::shared_ptr<Device> used_device;
   Split split = Split::kMatrices;
   bool complete = true;  // whether everything that was requested could be done
 
