@@ -160,7 +160,7 @@ class CudaDevice final : public Device {
   std::optional<cuda::CublasLt> cublas_;  // set by the constructor
   std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
   /// A GPU takes about a thousand launches. Another one waits until the first are done, and would wait for a
-  /// lost rank for ever. So a linked device itself waits after so many operations, of some launches each.
+  /// lost rank for ever. So a linked device itself waits after this many operations of some launches each.
   static constexpr int kMostStarted = 64;
   int started_ = 0;         // operations of a linked device since it waited
   Tensor staging_;          // page-locked memory of the host, from which copies to the GPU are made

@@ -495,7 +495,7 @@ inline std::map<const void*, std::size_t> shared_limits;
 
 inline int overlapping_launches = 0;  ///< since the program began
 
-/// So many launches may be on their way at once, as on a GPU. Another one waits until the first are done.
+/// The most launches that are on their way at once, as on a GPU. Another one waits until the first are done.
 inline constexpr std::size_t kMostLaunches = 1024;
 
 inline void make_room(cudaStream_t stream) {
