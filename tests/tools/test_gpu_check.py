@@ -146,6 +146,47 @@ class Sanitizer(StandIns):
         self.assertEqual(self.result("nothing"), "not run: compute-sanitizer gave no summary")
 
 
+class RanksOnGpus(StandIns):
+    STEP = """#!/bin/sh
+echo "it computes" >&2
+echo '{"sequences": [{"token_ids": [1, '${RANKS:-2}']}]}'
+"""
+    MPIRUN = """#!/bin/sh
+shift 2
+case "$*" in *450*)
+  sleep 2 >/dev/null 2>&1 & sleep 2 >/dev/null 2>&1 &
+  sleep 0.3; printf A; %s; exit 1;;
+esac
+%s exec "$@"
+"""
+
+    def result(self, gpus="0,1", end="sleep 0.2; echo 'error: rank 1 is lost' >&2", before="", minutes=0.2):
+        for name in ("97-one", "98-two", "99-other"):
+            self.program(f"steps/{name}", self.STEP)
+        self.program("mpirun", self.MPIRUN % (end, before))
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": gpus}):
+            return next(check.check("ranks", minutes))
+
+    def test_they_pass_or_are_named(self):
+        self.assertEqual(self.result(), "passed")
+        self.assertEqual(self.result(before="RANKS=3"),
+                         "FAILED: 97-one (another text than on one GPU), 98-two (another text than on one GPU)")
+        self.assertEqual(self.result(before="echo 'error: so it goes.'; exit 1;"), "FAILED: error: so it goes")
+
+    def test_ranks_that_stay_or_say_nothing_have_failed(self):
+        self.assertEqual(self.result(end="sleep 20", minutes=0.02), "FAILED: two ranks, of which one got SIGKILL, did not end")
+        for end in ("exit 0", "true"):
+            self.assertEqual(self.result(end=end),
+                             "FAILED: 97-one (0 errors after SIGKILL), 97-one (0 errors after SIGSTOP), "
+                             "98-two (0 errors after SIGKILL), 98-two (0 errors after SIGSTOP)")
+
+    def test_fewer_than_two_gpus_or_no_mpirun_are_told(self):
+        self.assertEqual(self.result(gpus="0"), "not run: it needs two GPUs")
+        self.assertEqual(self.result(gpus=""), "not run: it needs two GPUs")
+        with mock.patch.object(check.shutil, "which", lambda name: None):
+            self.assertEqual(self.result(), "not run: mpirun is not installed")
+
+
 class Packing(StandIns):
     """Programs that were built on one machine and run on another."""
 
@@ -324,7 +365,8 @@ class Reports(StandIns):
                 mock.patch.object(sys, "argv", ["gpu-check"]):
             check.main()
         self.assertEqual(found, [[], ["tests"], ["memcheck", "tests"], ["memcheck", "racecheck", "tests"],
-                                 ["initcheck", "memcheck", "racecheck", "tests"]])
+                                 ["initcheck", "memcheck", "racecheck", "tests"],
+                                 ["initcheck", "memcheck", "racecheck", "synccheck", "tests"]])
 
 
 class Page(Limited):
@@ -341,6 +383,7 @@ class Page(Limited):
         self.assertIn("| tests of the kernels, the model and the steps | passed |", text)
         self.assertIn("| compute-sanitizer, memcheck | FAILED |", text)
         self.assertIn("| compute-sanitizer, racecheck | not run |", text)
+        self.assertIn("| ranks on two GPUs, which exchange numbers | not run |", text)
         self.assertIn("not yet measured", text)
 
     def test_every_figure_has_its_row(self):
