@@ -124,15 +124,18 @@ class CudaDevice final : public Device {
   /// norm(x) [rows, in] in that type, in device memory; x itself if there is nothing to do.
   Tensor as_operand(const Tensor& x, const Norm& norm, DType dtype);
 
-  /// store(row, column, norm(x) W) for a few rows.
+  /// store(row, column, norm(x) W) for a few rows. Returns false, and does nothing, for more.
   template <typename Store>
-  void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
+  bool few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
 
   /// The same for any number of rows.
   template <typename Store>
   void multiply(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
 
-  /// CublasLt::multiply for x of operand_dtype and weights of any type.
+  /// The type in which cuBLAS takes x with weights of that type.
+  DType cublas_dtype(DType weights) const;
+
+  /// CublasLt::multiply for x of cublas_dtype and weights of any type.
   bool many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out);
 
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }

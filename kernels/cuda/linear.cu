@@ -5,13 +5,16 @@
 //
 // One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 8192 inputs.
 //
-// A few rows (a small batch, or verifying a handful of drafts) are limited by the bandwidth at which the
-// weights come from memory, too. Our own kernel computes them: each warp reads the weights of one output, or
-// of a few, from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all
-// arithmetic is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing
-// there. Nor does the norm of up to four rows: every block computes it in shared memory while its weights are
-// on their way to the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them:
-// some columns of the gate and the columns that they gate.
+// Up to 32 rows with bfloat16 weights go to tensor cores, and the weights are still read once
+// (rows_on_tensor_cores.cuh).
+//
+// A few rows with other weights, or on older GPUs (a small batch, or verifying a handful of drafts) are
+// limited by the bandwidth at which the weights come from memory, too. Our own kernel computes them: each
+// warp reads the weights of one output, or of a few, from front to back, 16 bytes a lane. It widens weights
+// of 16 bits and less in registers, so all arithmetic is in float32. The epilogue (bias, GELU, residual, the
+// position in the cache) costs nothing there. Nor does the norm of up to four rows: every block computes it
+// in shared memory while its weights are on their way to the L2 cache. The columns of a gated product
+// alternate, and a warp takes pairs of them: some columns of the gate and the columns that they gate.
 //
 // The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
 // 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane takes at most eight inputs at
@@ -30,6 +33,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matvec.cuh"
 #include "kernels/cuda/normalize.cuh"
+#include "kernels/cuda/rows_on_tensor_cores.cuh"
 #include "kernels/cuda/stores.cuh"
 #include "kernels/cuda/weights.cuh"
 
@@ -37,7 +41,7 @@ namespace staircase {
 namespace cuda {
 
 constexpr int kLinearThreads = kNormThreads;
-constexpr int kFewRows = 8;
+constexpr int kFewRows = 8, kFewRowsOnTensorCores = 32;
 constexpr std::int64_t kManyOutputs = 2048;
 
 // More rows, or longer ones, would take shared memory from other blocks.
@@ -326,6 +330,27 @@ bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Stor
   return taken;
 }
 
+/// norm(x) W for a few rows on tensor cores. Returns false, and does nothing, for more rows or others.
+template <typename Store>
+bool rows_on_tensor_cores(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store,
+                          Stream stream) {
+  const std::int64_t rows = x.dim(0), in = weight.in_features;
+  if (weight.packed.dtype() != DType::kBFloat16 || x.dtype() != DType::kFloat32 || in % kPieceInputs != 0 ||
+      rows > kFewRowsOnTensorCores) {
+    return false;
+  }
+  const auto start = [&](auto* kernel) {
+    const std::int64_t columns_of_block = kTakesPairs<Store> ? 2 * kMmaColumns : kMmaColumns;
+    launch("linear was started", stream, blocks(divide_up(weight.out_features, columns_of_block)),
+           kMmaThreads, 0, kernel, x.data<float>(), RowNorm(norm), WeightRows<__nv_bfloat16>(weight),
+           static_cast<int>(rows), static_cast<int>(in), static_cast<int>(weight.out_features), store);
+  };
+  start(rows <= 8    ? multiply_on_tensor_cores<1, Store>
+        : rows <= 16 ? multiply_on_tensor_cores<2, Store>
+                     : multiply_on_tensor_cores<4, Store>);
+  return true;
+}
+
 template <typename Stored, typename To>
 void launch_widen(const WeightRows<Stored>& weights, std::int64_t in, std::int64_t first,
                   std::int64_t outputs, To* to, Stream stream) {
@@ -360,7 +385,12 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 }  // namespace cuda
 
 DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
-  if (rows <= cuda::kFewRows) return DType::kFloat32;
+  const bool on_tensor_cores = has_tensor_cores_ && weights == DType::kBFloat16;
+  const bool are_few = rows <= (on_tensor_cores ? cuda::kFewRowsOnTensorCores : cuda::kFewRows);
+  return are_few ? DType::kFloat32 : cublas_dtype(weights);
+}
+
+DType CudaDevice::cublas_dtype(DType weights) const {
   if (in_groups(weights)) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
   return weights;
 }
@@ -382,16 +412,21 @@ Tensor CudaDevice::as_operand(const Tensor& x, const Norm& norm, DType dtype) {
 }
 
 template <typename Store>
-void CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store) {
-  if (x.dim(0) == 1 && x.dtype() == DType::kFloat32 &&
+bool CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store) {
+  const std::int64_t rows = x.dim(0);
+  if (rows == 1 && x.dtype() == DType::kFloat32 &&
       cuda::one_row(x, norm, weight, store, multiprocessors_, stream())) {
-    return;
+    return true;
   }
+  if (rows > 1 && has_tensor_cores_ && cuda::rows_on_tensor_cores(x, norm, weight, store, stream()))
+    return true;
+  if (rows > cuda::kFewRows) return false;
   if (norm.kind != NormKind::kNone && cuda::normalizes(x, weight)) {
     cuda::few_rows<true>(x, norm, weight, store, stream());
   } else {
     cuda::few_rows<false>(as_operand(x, norm, DType::kFloat32), {}, weight, store, stream());
   }
+  return true;
 }
 
 bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep,
@@ -417,12 +452,9 @@ bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& 
 template <typename Store>
 void CudaDevice::multiply(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store) {
   const std::int64_t rows = x.dim(0), width = weight.out_features;
-  if (rows <= cuda::kFewRows) {
-    few_rows(x, norm, weight, store);
-    return;
-  }
+  if (few_rows(x, norm, weight, store)) return;
   float* const products = scratch(rows * width);
-  many_rows(as_operand(x, norm, operand_dtype(rows, weight.packed.dtype())), weight, {}, 0.0f, products);
+  many_rows(as_operand(x, norm, cublas_dtype(weight.packed.dtype())), weight, {}, 0.0f, products);
   cuda::launch_finish(products, rows, width, store, stream());
 }
 
@@ -438,11 +470,8 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
     return;
   }
   cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.dtype(), out.data<void>()};
-  if (rows <= cuda::kFewRows) {
-    few_rows(x, norm, weight, store);
-    return;
-  }
-  const Tensor operand = as_operand(x, norm, operand_dtype(rows, weight.packed.dtype()));
+  if (few_rows(x, norm, weight, store)) return;
+  const Tensor operand = as_operand(x, norm, cublas_dtype(weight.packed.dtype()));
   const float keep = epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
   // cuBLAS requires a bias of the result's type; ours are float32.
   const bool in_place = out.dtype() == DType::kFloat32;

@@ -99,18 +99,18 @@ TEST_CASE("more outputs than a wave of blocks are taken one after another") {
   });
 }
 
-/// The counters of a bfloat16 product of one row on a GPU with 132 multiprocessors, as an H200 has.
+/// The counters of a bfloat16 product on a GPU with 132 multiprocessors, as an H200 has.
 struct Counted {
   std::uint64_t bytes, early, sectors, barriers;
 };
-Counted counted(const Product& product) {
+Counted counted(const Product& product, std::size_t rows = 1) {
   struct Restore {
     ~Restore() { cuda_emulation::settings = {}; }
   } const restore;
   cuda_emulation::settings.multiprocessors = 132;
   Counted result{};
   on_every_device([&](Device& device) {
-    product.run(device, 1, [&](const auto& work) {
+    product.run(device, rows, [&](const auto& work) {
       const cuda_emulation::Counters counters;
       work();
       if (counters.bytes() > 0)
@@ -142,6 +142,19 @@ TEST_CASE("an output layer requests a wave of rows before it waits") {
   const Counted c = counted({768, 6400, DType::kBFloat16, NormKind::kLayer});
   CHECK(c.bytes == 768 * 6400 * 2);
   CHECK(c.early == 768 * 2 * 4 * 132 * 6);
+}
+
+TEST_CASE("up to 32 rows read each weight once, in whole sectors, and up to 1024 inputs before they wait") {
+  for (const std::size_t rows : {2u, 8u, 17u, 32u}) {
+    const Counted c = counted({768, 48, DType::kBFloat16, NormKind::kLayer}, rows);
+    CHECK(c.bytes == 768 * 48 * 2);
+    CHECK(c.sectors * cuda_emulation::Counters::kSector == c.bytes);
+    CHECK(c.early == c.bytes);
+    CHECK(c.barriers == 3 * 2);
+  }
+  const Counted c = counted({1536, 16, DType::kBFloat16}, 8);
+  CHECK(c.bytes == 1536 * 16 * 2);
+  CHECK(c.early == 1024 * 16 * 2);
 }
 
 }  // namespace

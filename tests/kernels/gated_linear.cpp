@@ -91,7 +91,7 @@ TEST_CASE("a gated product agrees with its formula for every inner width and in 
       }
     }
     for (const std::size_t in : {1u, 31u, 64u, 200u}) {
-      for (const std::size_t rows : {1u, 2u, 49u, 67u}) Gated{dtype, rows, in, 24}.check();
+      for (const std::size_t rows : {1u, 2u, 17u, 32u, 49u, 67u}) Gated{dtype, rows, in, 24}.check();
     }
   }
 }

@@ -98,6 +98,17 @@ TEST_CASE("linear applies GELU to products of rows that it normalized") {
   }
 }
 
+// A GPU multiplies up to 32 rows by 32 inputs at a time: on tensor cores, if the weights are bfloat16.
+TEST_CASE("linear normalizes up to 32 rows of whole pieces of 32 inputs") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t rows : {2u, 8u, 9u, 16u, 17u, 31u, 32u, 33u}) {
+      for (const std::size_t in : {32u, 96u, 256u, 1056u, 1312u}) check_linear({rows, in, 17}, dtype);
+    }
+    for (const Epilogue epilogue : {Epilogue::kGelu, Epilogue::kGeluErf})
+      check_linear({11, 288, 33}, dtype, epilogue);
+  }
+}
+
 // Four rows of 2048 floats are what the GPU's kernel takes into its block; 48 KiB, all that it may, are four
 // of 3072.
 TEST_CASE("linear normalizes the rows of every published width") {
