@@ -1,9 +1,12 @@
 #include "kernels/platform.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <random>
 #include <system_error>
@@ -107,7 +110,7 @@ bool request_matrix_registers() {
 
 #ifdef _WIN32
 
-std::span<const std::byte> map_file(const std::filesystem::path& file) {
+std::span<const std::byte> map_file(const std::filesystem::path& file, std::string) {
   const std::uintmax_t bytes = std::filesystem::file_size(file);
   if (bytes == 0) return {};  // Windows refuses an empty mapping
   const auto check = [](bool good) {
@@ -172,7 +175,69 @@ std::size_t read_standard_input(std::span<char> buffer) {
 
 #else
 
-std::span<const std::byte> map_file(const std::filesystem::path& file) {
+namespace {
+
+/// A mapped file, for the handler of SIGBUS, which can neither lock nor allocate: never freed, but used
+/// again.
+struct Mapped {
+  std::atomic<const std::byte*> begin = nullptr;  // of no file: nullptr
+  std::size_t bytes = 0;
+  std::string last_words;
+  Mapped* next = nullptr;
+};
+
+std::atomic<Mapped*> mapped_files = nullptr;
+std::mutex mapped_files_change;
+struct sigaction previous_action;
+
+/// The system could not read a page of a mapping. Other bus errors are what they were before.
+void on_bus_error(int signal, siginfo_t* info, void*) {
+  const auto* const address = static_cast<const std::byte*>(info->si_addr);
+  for (const Mapped* file = mapped_files; file != nullptr; file = file->next) {
+    const std::byte* const begin = file->begin;
+    if (begin == nullptr || address < begin || address >= begin + file->bytes) continue;
+    static std::atomic_flag is_ending;
+    while (is_ending.test_and_set()) pause();  // another thread is about to end the process
+    [[maybe_unused]] const ssize_t written =
+        write(STDERR_FILENO, file->last_words.data(), file->last_words.size());
+    _exit(1);
+  }
+  sigaction(SIGBUS, &previous_action, nullptr);
+  raise(signal);  // arrives when this handler returns
+}
+
+void remember(std::span<const std::byte> bytes, std::string last_words) {
+  const std::lock_guard lock(mapped_files_change);
+  static const int installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    return sigaction(SIGBUS, &action, &previous_action);
+  }();
+  static_cast<void>(installed);
+  Mapped* file = mapped_files;
+  while (file != nullptr && file->begin != nullptr) file = file->next;
+  const bool is_new = file == nullptr;
+  if (is_new) file = new Mapped;
+  file->bytes = bytes.size();
+  file->last_words = std::move(last_words);
+  if (is_new) {
+    file->next = mapped_files;
+    mapped_files = file;
+  }
+  file->begin = bytes.data();
+}
+
+void forget(std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mapped_files_change);
+  for (Mapped* file = mapped_files; file != nullptr; file = file->next) {
+    if (file->begin == bytes.data()) file->begin = nullptr;
+  }
+}
+
+}  // namespace
+
+std::span<const std::byte> map_file(const std::filesystem::path& file, std::string last_words) {
   const auto check = [](bool good) {
     if (!good) throw std::system_error(errno, std::generic_category());
   };
@@ -190,11 +255,15 @@ std::span<const std::byte> map_file(const std::filesystem::path& file) {
   if (bytes == 0) return {};  // mmap refuses an empty range
   const void* const start = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.number, 0);
   check(start != MAP_FAILED);  // the mapping outlives the descriptor
-  return {static_cast<const std::byte*>(start), bytes};
+  const std::span mapped(static_cast<const std::byte*>(start), bytes);
+  remember(mapped, std::move(last_words));
+  return mapped;
 }
 
 void unmap_file(std::span<const std::byte> mapping) noexcept {
-  if (!mapping.empty()) munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
+  if (mapping.empty()) return;
+  forget(mapping);
+  munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
 }
 
 /// Of all pages that the part touches.

@@ -36,8 +36,10 @@ class Arena {
 /// between threads. Returns false if they are unavailable.
 bool request_matrix_registers();
 
-/// A file's bytes, which the system reads on access; empty for an empty file. Throws std::system_error.
-std::span<const std::byte> map_file(const std::filesystem::path& file);
+/// A file's bytes, which the system reads on access; empty for an empty file. Throws std::system_error. Bytes
+/// that cannot be read later, since the file became shorter or the disk fails, end the process: it writes
+/// `last_words` to standard error and exits with status 1. (Windows does not shorten a file that is mapped.)
+std::span<const std::byte> map_file(const std::filesystem::path& file, std::string last_words);
 
 /// Ends a mapping.
 void unmap_file(std::span<const std::byte> mapping) noexcept;

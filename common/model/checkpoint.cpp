@@ -376,6 +376,11 @@ std::vector<float> to_floats(const HostArray& array) {
   return values;
 }
 
+void Checkpoint::require_whole() const {
+  for (const Safetensors& file : safetensors_) file.require_whole();
+  for (const GgufFile& file : gguf_) file.require_whole();
+}
+
 void Checkpoint::release(const CheckpointTensor& tensor) const {
   platform::release(tensor.bytes);
 }

@@ -85,6 +85,9 @@ class Checkpoint {
   /// Releases the memory of the tensor's bytes, once its numbers are copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;
 
+  /// Throws Error if a file has become shorter since it was opened: numbers that were read may be zeros.
+  void require_whole() const;
+
  private:
   Checkpoint() = default;
 

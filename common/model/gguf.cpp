@@ -393,6 +393,10 @@ bool is_gguf(const std::filesystem::path& file) {
   return ending == ".gguf";
 }
 
+void GgufFile::require_whole() const {
+  for (const MappedFile& mapping : mappings_) mapping.require_whole();
+}
+
 GgufFile::GgufFile(GgufContents contents, std::filesystem::path file)
     : file_(std::move(file)), metadata_(std::move(contents.metadata)) {
   add(file_, std::move(contents.tensors));

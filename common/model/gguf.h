@@ -64,6 +64,9 @@ class GgufFile {
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
 
+  /// Throws Error if one of the parts has become shorter since.
+  void require_whole() const;
+
   /// The metadata of that name, or nothing. Each throws Error for a value of another type.
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;

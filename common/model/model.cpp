@@ -112,6 +112,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   WeightReader weights(std::move(checkpoint), *model.device_, dtype, std::string(family.prefix),
                        *model.share_);
   model.network_ = family.load(settings, model.config_, weights);
+  weights.require_whole_files();
   for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
   // A rank that has some blocks alone cannot tell what the others have a use for.
   if (ranks == nullptr || split == Split::kMatrices) weights.warn_of_unused(family.buffers);
@@ -240,6 +241,7 @@ std::map<std::string, std::vector<float>> Model::stored_weights(std::string_view
         name.starts_with(prefix) ? std::string_view(name).substr(prefix.size()) : name;
     weights[std::string(own)] = to_floats(checkpoint.read(tensor, DType::kFloat32).array);
   }
+  checkpoint.require_whole();
   return weights;
 }
 

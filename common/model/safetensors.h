@@ -31,6 +31,9 @@ class Safetensors {
   /// can still be read: then they come from the file again.
   void release(const StoredTensor& tensor) const;
 
+  /// Throws Error if the file has become shorter since.
+  void require_whole() const { mapping_.require_whole(); }
+
  private:
   MappedFile mapping_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;

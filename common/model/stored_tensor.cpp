@@ -11,9 +11,18 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "common/base/quoted.h"
 #include "kernels/platform.h"
 
 namespace staircase {
+
+namespace {
+
+std::string became_shorter(const std::filesystem::path& file) {
+  return file.string() + " became shorter while it was read, or its disk failed";
+}
+
+}  // namespace
 
 static_assert(std::endian::native == std::endian::little, "tensors are returned as the file stores them");
 
@@ -38,10 +47,10 @@ void check_overlaps(const std::map<std::string, StoredTensor, std::less<>>& tens
   }
 }
 
-MappedFile::MappedFile(const std::filesystem::path& file) {
+MappedFile::MappedFile(const std::filesystem::path& file) : file_(file) {
   require_file(file);
   try {
-    bytes_ = platform::map_file(file);
+    bytes_ = platform::map_file(file, "error: " + harmless(became_shorter(file)) + "\n");
   } catch (const std::system_error& fault) {
     throw Error("{} cannot be read: {}", file.string(), fault.code().message());
   }
@@ -51,11 +60,19 @@ MappedFile::~MappedFile() {
   platform::unmap_file(bytes_);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : file_(std::move(other.file_)), bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(file_, other.file_);
   std::swap(bytes_, other.bytes_);
   return *this;
+}
+
+void MappedFile::require_whole() const {
+  std::error_code fault;  // a file that was deleted is still there for its mapping
+  const std::uintmax_t size = std::filesystem::file_size(file_, fault);
+  if (!fault && size < bytes_.size()) throw Error("{}", became_shorter(file_));
 }
 
 }  // namespace staircase

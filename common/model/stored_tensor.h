@@ -36,7 +36,12 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  /// Throws Error if the file has become shorter since it was mapped. Reading what lies beyond its last page
+  /// ends the process with the same sentence, but the rest of that page reads as zeros.
+  void require_whole() const;
+
  private:
+  std::filesystem::path file_;
   std::span<const std::byte> bytes_;
 };
 

@@ -85,6 +85,9 @@ class WeightReader {
   /// tables that older files have, which add nothing.
   void warn_of_unused(std::span<const std::string_view> buffers) const;
 
+  /// Throws Error if a file has become shorter meanwhile. To be called after the last weight.
+  void require_whole_files() const { checkpoint_.require_whole(); }
+
   /// Of all weights on the device.
   std::size_t bytes() const { return bytes_; }
 

@@ -2,12 +2,21 @@
 #include "common/model/checkpoint.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -338,6 +347,120 @@ TEST_CASE("numbers that a GGUF file already stores in the right form are not cop
   CHECK(array.array.data == tensor.bytes.data());
   CHECK(array.array.dtype == DType::kFloat16);
   CHECK(to_floats(array.array) == std::vector<float>{1, 2, 3, 4});
+}
+
+namespace {
+
+struct Ended {
+  int status;       // as waitpid returns it
+  std::string err;  // what the process wrote to standard error
+};
+
+/// What becomes of a process that does this and then exits with status 0.
+Ended in_child(const std::function<void()>& work) {
+  std::array<int, 2> ends;
+  REQUIRE(pipe(ends.data()) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    alarm(60);
+    work();
+    _exit(0);
+  }
+  close(ends[1]);
+  Ended ended{};
+  std::array<char, 1000> part;
+  for (ssize_t count; (count = read(ends[0], part.data(), part.size())) > 0;) {
+    ended.err.append(part.data(), static_cast<std::size_t>(count));
+  }
+  close(ends[0]);
+  REQUIRE(waitpid(child, &ended.status, 0) == child);
+  return ended;
+}
+
+const std::string kShorter = " became shorter while it was read, or its disk failed";
+
+}  // namespace
+
+TEST_CASE("a file that is cut while it is read ends the process with one sentence") {
+  constexpr std::size_t kMany = 1 << 20;  // read by several threads
+  const TemporaryFolder folder, shards;
+  const auto zeros = std::vector<float>(kMany);
+  const std::string one = safetensors({{"a", zeros}});
+  const std::filesystem::path
+      single = folder.write("model.safetensors", one),
+      part = shards.write("model-2.safetensors", one),
+      gguf = folder.write("model.gguf",
+                          family("llama", 2, 1).floats("blk.0.attn_q.weight", {8, kMany / 8}, zeros).bytes());
+  shards.write("model-1.safetensors", safetensors({{"b", {1}}}));
+  write_index(shards, {{"a", "model-2.safetensors"}, {"b", "model-1.safetensors"}});
+  const auto check = [&](const std::filesystem::path& model, const std::filesystem::path& file,
+                         const std::string& tensor) {
+    CAPTURE(file);
+    const std::uintmax_t size = std::filesystem::file_size(file);
+    const Ended ended = in_child([&] {
+      Checkpoint checkpoint = Checkpoint::open(model);
+      std::filesystem::resize_file(file, size / 2);
+      static_cast<void>(to_floats(checkpoint.read(*checkpoint.find(tensor), DType::kFloat32).array));
+    });
+    CHECK(ended.err == "error: " + file.string() + kShorter + "\n");
+    CHECK(WIFEXITED(ended.status));
+    CHECK(WEXITSTATUS(ended.status) == 1);
+  };
+  check(folder.path(), single, "a");
+  check(shards.path(), part, "a");
+  check(gguf, gguf, "model.layers.0.self_attn.q_proj.weight");
+}
+
+TEST_CASE("other bus errors stay what they are, also while a checkpoint is open and after one was closed") {
+  const TemporaryFolder folder;
+  folder.write("model.safetensors", safetensors({{"a", {1}}}));
+  const std::filesystem::path other = folder.write("other", std::string(100'000, 'x'));
+  const auto read_other = [&] {
+    const int file = open(other.c_str(), O_RDONLY);
+    const void* const bytes = mmap(nullptr, 100'000, PROT_READ, MAP_PRIVATE, file, 0);
+    std::filesystem::resize_file(other, 0);
+    static_cast<void>(*(static_cast<const volatile char*>(bytes) + 50'000));
+  };
+  for (const bool is_open : {true, false}) {
+    CAPTURE(is_open);
+    for (const bool is_sent : {false, true}) {
+      CAPTURE(is_sent);
+      folder.write("other", std::string(100'000, 'x'));
+      const Ended ended = in_child([&] {
+        std::optional<Checkpoint> checkpoint = Checkpoint::open(folder.path());
+        if (!is_open) checkpoint.reset();
+        is_sent ? static_cast<void>(raise(SIGBUS)) : read_other();
+      });
+#ifdef __SANITIZE_ADDRESS__
+      CHECK(ended.status != 0);  // it reports them, and exits
+      CHECK(ended.err.find(kShorter) == ended.err.npos);
+#else
+      CHECK(WIFSIGNALED(ended.status));
+      CHECK(WTERMSIG(ended.status) == SIGBUS);
+      CHECK(ended.err.empty());
+#endif
+    }
+  }
+}
+
+TEST_CASE("a file that is cut within its last page, which then reads as zeros, is an error") {
+  const TemporaryFolder folder;
+  const auto check = [&](const std::filesystem::path& model, const std::filesystem::path& file) {
+    const Checkpoint checkpoint = Checkpoint::open(model);
+    const std::uintmax_t size = std::filesystem::file_size(file);
+    CHECK(error_message([&] { checkpoint.require_whole(); }).empty());
+    std::filesystem::resize_file(file, size - 1);
+    CHECK(error_message([&] { checkpoint.require_whole(); }) == file.string() + kShorter);
+    std::filesystem::remove(file);  // what is mapped is whole
+    CHECK(error_message([&] { checkpoint.require_whole(); }).empty());
+  };
+  check(folder.path(), folder.write("model.safetensors", safetensors({{"a", {1, 2}}})));
+  const std::filesystem::path gguf = folder.write(
+      "model.gguf", family("llama", 2, 1).floats("blk.0.attn_q.bias", {4}, {1, 2, 3, 4}).bytes());
+  check(gguf, gguf);
 }
 
 TEST_CASE("heads that do not divide the rows, families and types that are not supported are named") {
