@@ -194,12 +194,11 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint Checkpoint::open(const std::filesystem::path& model) {
   if (is_gguf(model)) return Checkpoint(GgufFile(model));
   Checkpoint checkpoint;
-  std::error_code ignored;
   const std::filesystem::path single = model / "model.safetensors";
   const std::filesystem::path index = model / "model.safetensors.index.json";
   // As in transformers, the single file takes precedence.
-  if (!std::filesystem::exists(single, ignored)) {
-    if (!std::filesystem::exists(index, ignored)) {
+  if (!is_there(single)) {
+    if (!is_there(index)) {
       throw Error("{} does not exist, nor does {}", single.string(), index.filename().string());
     }
     checkpoint.file_ = index;
@@ -219,9 +218,8 @@ void Checkpoint::open_shards(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& [name, shard] : shard_of) names.insert(shard);
   std::vector<std::string> missing;
-  std::error_code ignored;
   for (const std::string& name : names) {
-    if (!std::filesystem::exists(folder / name, ignored)) missing.push_back(name);
+    if (!is_there(folder / name)) missing.push_back(name);
   }
   if (!missing.empty()) {
     throw Error("{} names {} files, but {} of them {} missing: {}{}", file_.string(), names.size(),

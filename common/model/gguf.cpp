@@ -360,8 +360,7 @@ std::vector<std::filesystem::path> part_files(const std::filesystem::path& file,
   std::vector<std::filesystem::path> files;
   for (std::uint64_t i = 1; i <= count; ++i) {
     files.push_back(file.parent_path() / fmt::format("{}-{:05}{}", stem, i, ending));
-    std::error_code ignored;
-    if (!std::filesystem::exists(files.back(), ignored)) {
+    if (!is_there(files.back())) {
       throw Error("{} is one of {} parts, and {} is missing", file.string(), count,
                   quote(files.back().filename().string()));
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/quoted.h"
 #include "common/model/gguf.h"
 #include "kernels/platform.h"
@@ -37,8 +38,8 @@ std::vector<fs::path> model_collections() {
 /// The model in a folder: the folder itself, or the only GGUF file in it if there is no config.json. The
 /// first of several parts represents all, and a projector of images is no model.
 fs::path model_in(const fs::path& folder, const std::string& option) {
+  if (is_there(folder / "config.json")) return folder;
   std::error_code ignored;
-  if (fs::exists(folder / "config.json", ignored)) return folder;
   std::vector<std::string> models;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
@@ -56,17 +57,27 @@ fs::path model_in(const fs::path& folder, const std::string& option) {
               named < models.size() ? ", ..." : "");
 }
 
+/// Throws Error if that cannot be told, such as for a loop of links.
+bool is_folder(const fs::path& path, const std::string& option) {
+  std::error_code fault;
+  const fs::file_status status = fs::status(path, fault);
+  if (!fs::status_known(status)) {
+    throw Error("{} {} cannot be read: {}", option, typed(path.string()), fault.message());
+  }
+  return fs::is_directory(status);
+}
+
 }  // namespace
 
 fs::path find_model(const std::string& name, const std::string& option) {
   if (name.empty()) throw UsageError("{}: the name is empty", option);
-  std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return model_in(name, option);
-  if (fs::exists(name, ignored)) {
+  if (is_folder(name, option)) return model_in(name, option);
+  if (is_there(name)) {
     if (is_gguf(name)) return name;
     throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, typed(name));
   }
   std::string looked = "as a folder";
+  std::error_code ignored;
   for (const fs::path& place : model_collections()) {
     if (fs::is_directory(place / name, ignored)) return model_in(place / name, option);
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();

@@ -222,7 +222,7 @@ void ChatSession::undo() {
 void ChatSession::save(const std::string& name) const {
   if (name.empty()) throw Error("/save needs the name of a file.");
   const std::filesystem::path file = file_named(name);
-  if (std::filesystem::exists(file)) read_conversation(file);  // no other file is overwritten
+  if (is_there(file)) read_conversation(file);  // no other file is overwritten
   ordered_json saved = ordered_json::array();
   for (const Message& message : messages_)
     saved.push_back({{"role", message.role}, {"content", message.content}});

@@ -221,6 +221,11 @@ TEST_CASE("/save overwrites no other file, and /load refuses a file that is not 
         std::string::npos);
   CHECK(talk.note("/load /nowhere/talk.json").find("/nowhere/talk.json") != std::string::npos);
   CHECK(talk.note("/save /nowhere/talk.json").find("cannot be written") != std::string::npos);
+  std::filesystem::create_symlink("loop", folder.path() / "loop");
+  for (const std::string command : {"/save ", "/load "}) {
+    CHECK(talk.note(command + (folder.path() / "loop").string())
+              .find("/loop cannot be read: Too many levels of symbolic links") != std::string::npos);
+  }
   CHECK(talk.note("/save") == "/save needs the name of a file.");
   CHECK(talk.note("/load") == "/load needs the name of a file.");
   CHECK(talk.session.messages() == kTwo);

@@ -132,6 +132,19 @@ TEST_CASE(
   CHECK(says(error(folder), third, "header"));
 }
 
+TEST_CASE("files of weights that are loops of links are errors that say so") {
+  const auto loop = [](const TemporaryFolder& folder, const std::string& name) {
+    std::filesystem::create_symlink(name, folder.path() / name);
+  };
+  const std::string index = "model.safetensors.index.json", shard = "model-1.safetensors";
+  for (const std::string& name : {std::string("model.safetensors"), index, shard}) {
+    const TemporaryFolder folder;
+    loop(folder, name);
+    if (name == shard) write_index(folder, {{"a", shard}});
+    CHECK(says(error(folder), name, "cannot be read: Too many levels"));
+  }
+}
+
 TEST_CASE("a shard listed twice, under two names, lacks the tensors of the other") {
   const TemporaryFolder folder;
   folder.write("model-1.safetensors", safetensors({{"a", {1}}}));

@@ -336,6 +336,9 @@ TEST_CASE("parts that are missing, duplicate or of another model are named") {
   std::filesystem::remove(folder.path() / "model-00002-of-00003.gguf");
   CHECK(
       says(open("model-00003-of-00003.gguf"), "one of 3 parts", "\"model-00002-of-00003.gguf\" is missing"));
+  std::filesystem::create_symlink("model-00002-of-00003.gguf", folder.path() / "model-00002-of-00003.gguf");
+  CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf cannot be read: Too many levels"));
+  std::filesystem::remove(folder.path() / "model-00002-of-00003.gguf");
   folder.write("model-00002-of-00003.gguf", part(2, 3).bytes());
   CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf", "part 3 of 3", "part 2 of 3"));
   folder.write("model-00002-of-00003.gguf", part(1, 4).floats("a", {1}, {1}).bytes());

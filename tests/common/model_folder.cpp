@@ -45,6 +45,23 @@ TEST_CASE("a folder with one GGUF model and no config.json is that file") {
   CHECK(find_model(name) == folder.path());
 }
 
+TEST_CASE("a loop of links, or a name that is too long, is an error that says so") {
+  const TemporaryFolder folder;
+  for (const char* name : {"loop", "loop.gguf", "config.json"}) {
+    std::filesystem::create_symlink(name, folder.path() / name);
+  }
+  const auto error_of = [](const std::filesystem::path& name) {
+    return error_message([&] { find_model(name.string(), "--draft-model"); });
+  };
+  for (const char* name : {"loop", "loop.gguf", "loop/model"}) {
+    CHECK(says(error_of(folder.path() / name), "--draft-model", name, "cannot be read: Too many levels"));
+  }
+  CHECK(says(error_of(std::string(300, 'x')), "--draft-model", "cannot be read: File name too long"));
+  // It is there, and reading it reports what is wrong.
+  folder.write("small.gguf", "GGUF");
+  CHECK(find_model(folder.path().string()) == folder.path());
+}
+
 TEST_CASE("the parts of a GGUF model are one model") {
   const TemporaryFolder folder;
   const auto first = folder.write("large-00001-of-00002.gguf", "GGUF");
