@@ -222,5 +222,16 @@ TEST_CASE("an option that is about the whole program cannot be one of a request"
   CHECK_THROWS_AS(line.add("--number", NumberOrAuto{&number}, "help"), std::logic_error);
 }
 
+TEST_CASE("a text fits with one token more than there are positions, and any prompt if nothing follows it") {
+  const auto refusal = [](std::size_t prompt, int more) {
+    return error_message([&] { check_fits(prompt, more, 64); });
+  };
+  CHECK(refusal(60, 5) == "");
+  CHECK(refusal(60, 6) == "a prompt of 60 tokens and 6 new ones do not fit into 64 positions");
+  CHECK(refusal(64, 1) == "");
+  CHECK(says(refusal(65, 1), "65 tokens and 1 new"));
+  CHECK(refusal(65, 0) == "");
+}
+
 }  // namespace
 }  // namespace staircase
