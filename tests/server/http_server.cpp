@@ -325,6 +325,48 @@ TEST_CASE("data that a client sends ahead of its answer is bounded, and its leav
   CHECK(served.left == 1);
 }
 
+TEST_CASE(
+    "requests that a client sends ahead are answered up to the limit; beyond it the answer is the last") {
+  std::shared_ptr<Exchange> waits;
+  std::atomic<bool> has_come = false;
+  Served served({.ahead_bytes = 10 * kGet.size()}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (has_come) return exchange->send({.body = "hello"});
+    waits = exchange;
+    has_come = true;
+  });
+  for (const int ahead : {10, 11}) {
+    CAPTURE(ahead);
+    has_come = false;
+    Client client(served.port);
+    client.send(kGet);
+    while (!has_come) std::this_thread::yield();
+    std::string more;
+    for (int i = 0; i < ahead; ++i) more += kGet;
+    client.send(more);
+    std::this_thread::sleep_for(100ms);
+    waits->post_at_once([&] { waits->send({.body = "hello"}); });
+    const std::string answers = client.read("no such bytes", 300ms);
+    int count = 0;
+    for (std::size_t at = 0; (at = answers.find("hello", at)) != answers.npos; ++at) ++count;
+    CHECK(count == (ahead == 10 ? 11 : 1));
+    CHECK(client.ends(1ms) == (ahead > 10));
+    waits.reset();
+  }
+}
+
+TEST_CASE("a stream before HTTP/1.1 ends with its connection") {
+  Served served({}, [](const std::shared_ptr<Exchange>& exchange) {
+    exchange->begin_stream("text/plain", "");
+    exchange->write("hello");
+    exchange->end_stream();
+  });
+  Client client(served.port);
+  client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  const std::string answer = client.read("no such bytes");
+  CHECK(answer.ends_with("\r\n\r\nhello"));
+  CHECK(client.ends(1ms));
+}
+
 TEST_CASE("nothing that another thread posts is lost while the server takes what came before") {
   constexpr int kCount = 200'000;
   std::shared_ptr<Exchange> kept;
