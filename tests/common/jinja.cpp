@@ -294,6 +294,24 @@ TEST_CASE("an integer that has no room is refused by each operation, and its nei
   CHECK(text("(" + least + " + 1) | abs") == most);
 }
 
+TEST_CASE("lists nest 200 deep, those of the data and those of a template") {
+  const auto of_data = [](int depth) {
+    const ordered_json data = {{"x", ordered_json::parse(std::string(static_cast<std::size_t>(depth), '[') +
+                                                         std::string(static_cast<std::size_t>(depth), ']'))}};
+    return error_message([&] { JinjaTemplate("{{ x }}").render({data, {}, {}}); });
+  };
+  CHECK(of_data(200) == "");
+  CHECK(says(of_data(201), "nests lists too deeply"));
+  const auto made = [](int depth) {
+    return refusal(
+        fmt::format("{{% set ns = namespace(t=[]) %}}{{% for i in range({}) %}}{{% set ns.t = [ns.t] %}}"
+                    "{{% endfor %}}",
+                    depth - 1));
+  };
+  CHECK(made(200) == "");
+  CHECK(says(made(201), "nests lists too deeply"));
+}
+
 TEST_CASE("a namespace may hold itself") {
   CHECK(
       refusal(

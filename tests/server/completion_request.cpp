@@ -457,6 +457,12 @@ TEST_CASE("an error has OpenAI's form") {
   CHECK(error["type"] == "rate_limit_error");
   CHECK(error["param"].is_null());
   CHECK(error["code"] == "queue_full");
+  for (const auto& [status, type] :
+       {std::pair(400, "invalid_request_error"), std::pair(401, "authentication_error"),
+        std::pair(403, "invalid_request_error"), std::pair(429, "rate_limit_error"),
+        std::pair(499, "invalid_request_error"), std::pair(500, "server_error"),
+        std::pair(503, "server_error")})
+    CHECK(nlohmann::json::parse(error_response(HttpError(status, "")).body)["error"]["type"] == type);
 }
 
 TEST_CASE("metrics are counted, set and put into buckets") {
