@@ -172,9 +172,26 @@ TEST_CASE("a conversation beyond the context is refused with both numbers, and n
       fmt::format("400 messages: this model's maximum context length is 64 tokens, but the prompt has {} ",
                   length.size())));
   const std::string long_one(1 << 20, 'x');
-  CHECK(begins_with(refused_messages(R"([{"role": "user", "content": ")" + long_one + "\"}]"),
-                    "400 messages: this model's maximum context length is 64 tokens, but the messages "
-                    "have 1048576 bytes"));
+  CHECK(refused_messages(R"([{"role": "user", "content": ")" + long_one + "\"}]")
+            .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "
+                         "have 1048576 bytes"));
+  // Also if only the template makes them long.
+  CHECK(refusal("{" + kHello + "}", "{{ messages[0]['content'] * 20000 }}")
+            .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "
+                         "have 100000 bytes"));
+}
+
+TEST_CASE("a conversation of one token less than the context gets one, and one that fills it is refused") {
+  const std::string alone = "{{ messages[0]['content'] }}";
+  std::string words = "the";
+  const auto body = [&] { return R"({"messages": [{"role": "user", "content": ")" + words + "\"}]}"; };
+  while (tokenizer().encode(words).size() < 63) words += " the";
+  REQUIRE(tokenizer().encode(words).size() == 63);
+  CHECK(request(body(), alone).max_tokens == 1);
+  words += " the";
+  CHECK(refusal(body(), alone) ==
+        "400 messages: this model's maximum context length is 64 tokens, but the prompt has 64 and "
+        "max_tokens is 1");
 }
 
 TEST_CASE("the options of a completion are those of a chat") {
