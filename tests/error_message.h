@@ -41,7 +41,11 @@ Said says(const std::string& message, const Parts&... parts) {
   return {message};
 }
 
-/// Whether a text begins, or ends, with a part. Both show the text when they fail.
+/// Whether a text contains a part, or begins or ends with it. All show the text when they fail.
+inline Said contains(std::string_view text, std::string_view part) {
+  return {std::string(text), text.find(part) != text.npos ? "" : " lacks \"" + std::string(part) + '"'};
+}
+
 inline Said begins_with(std::string_view text, std::string_view part) {
   return {std::string(text),
           text.starts_with(part) ? "" : " does not begin with \"" + std::string(part) + '"'};

@@ -309,7 +309,7 @@ TEST_CASE("impossible options are refused before any token") {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments);
     CHECK(run.status == 2);
     CHECK(run.out.empty());
-    CHECK(run.err.find(message) != std::string::npos);
+    CHECK(contains(run.err, message));
   }
   const std::string whole = "--max-new-tokens 1 --on-overflow recompute --refill 512";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, whole).status == 0);

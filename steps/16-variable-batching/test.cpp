@@ -294,7 +294,7 @@ TEST_CASE("prompts come from the command line and from the lines of a file, and 
 TEST_CASE("the texts come out one after another, and wrong usage is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt The --prompt Once");
   CHECK(begins_with(run.out, "[1]\n"));
-  CHECK(run.out.find("\n\n[2]\n") != std::string::npos);
+  CHECK(contains(run.out, "\n\n[2]\n"));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts /nonexistent").status == 1);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts -", "").status == 1);
   const ProgramRun copies =

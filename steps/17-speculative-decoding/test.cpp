@@ -408,7 +408,7 @@ TEST_CASE("the program refuses impossible options") {
   std::ofstream(other.path() / "vocab.json") << vocabulary;
   const ProgramRun foreign = run_program(STAIRCASE_STEP_PROGRAM, "--draft-model " + other.path().string());
   CHECK(foreign.status == 1);
-  CHECK(foreign.err.find("it cannot propose tokens") != std::string::npos);
+  CHECK(contains(foreign.err, "it cannot propose tokens"));
   const std::string draft = "--draft-model tales-1m ",
                     alone = "--draft-model needs the cache, one prompt and one continuation";
   const std::pair<std::string, std::string> wrong[] = {
@@ -425,7 +425,7 @@ TEST_CASE("the program refuses impossible options") {
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(refused.out.empty());
-    CHECK(refused.err.find("error: " + message) != std::string::npos);
+    CHECK(contains(refused.err, "error: " + message));
     CHECK(ends_with(refused.err, "\n"));
   }
 }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "benchmark.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -54,8 +55,7 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
                       results.string());
   const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
   REQUIRE(run.status == (has_gnuplot ? 0 : 1));
-  if (has_gnuplot)
-    CHECK(text_of(results / "speculative.svg").find(">tales-1m, bfloat16<") != std::string::npos);
+  if (has_gnuplot) CHECK(contains(text_of(results / "speculative.svg"), ">tales-1m, bfloat16<"));
 
   const auto json = measured(results);
   REQUIRE(json.size() == 9);
@@ -77,7 +77,7 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   int lines = 0;
   for (std::string line; std::getline(csv, line);) ++lines;
   CHECK(lines == 10);
-  CHECK(run.err.find("baseline tokens/s") != std::string::npos);
+  CHECK(contains(run.err, "baseline tokens/s"));
 }
 
 TEST_CASE("acceptance depends on the text and not on the clock") {
@@ -111,7 +111,7 @@ TEST_CASE("several draft models are measured against the same target, each as wh
     const std::string svg = text_of(folder.path() / "both" / "speculative.svg");
     for (const char* draft : {"tales-1m", "tales-6m"}) {
       for (const char* dtype : {"float32", "float16", "bfloat16"})
-        CHECK(svg.find(fmt::format(">{}, {}<", draft, dtype)) != std::string::npos);
+        CHECK(contains(svg, fmt::format(">{}, {}<", draft, dtype)));
     }
   }
 
@@ -158,7 +158,7 @@ TEST_CASE("each of several draft models must be different and fit, and only the 
     CAPTURE(run.err);
     CHECK(run.status == status);
     CHECK(run.out.empty());
-    CHECK(run.err.find(message) != std::string::npos);
+    CHECK(contains(run.err, message));
     CHECK(run.err.find("error: ") == run.err.rfind("error: "));
     // The estimate of memory may come first.
     CHECK(std::count(run.err.begin(), run.err.end(), '\n') <= 2);
@@ -186,12 +186,12 @@ TEST_CASE("wrong usage of the benchmark is refused before it measures") {
     CAPTURE(run.err);
     CHECK(run.status == 2);
     CHECK(run.out.empty());
-    CHECK(run.err.find("error: " + message) != std::string::npos);
+    CHECK(contains(run.err, "error: " + message));
   }
   CHECK(!std::filesystem::exists(folder));
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, kShort + "--benchmark /dev/null/results");
   CHECK(run.status == 1);
-  CHECK(run.err.find("/dev/null/results cannot be made") != std::string::npos);
+  CHECK(contains(run.err, "/dev/null/results cannot be made"));
 }
 
 TEST_CASE("without --benchmark the program is that of speculative decoding") {

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "benchmark_kv_cache.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -19,7 +20,7 @@ nlohmann::json measured(const std::string& arguments) {
   REQUIRE(run.status == (has_gnuplot ? 0 : 1));
   CHECK(std::filesystem::exists(folder.path() / "kv-cache.csv"));
   if (has_gnuplot) CHECK(std::filesystem::file_size(folder.path() / "kv-cache.svg") > 1000);
-  CHECK(run.err.find("same tokens") != std::string::npos);
+  CHECK(contains(run.err, "same tokens"));
   std::ifstream file(folder.path() / "kv-cache.json");
   return nlohmann::json::parse(file);
 }
@@ -142,7 +143,7 @@ TEST_CASE("the benchmark of the cache refuses options that it would ignore") {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, wrong + benchmark);
     CAPTURE(run.err);
     CHECK(run.status == 2);
-    CHECK(run.err.find("the --benchmark of the cache") != std::string::npos);
+    CHECK(contains(run.err, "the --benchmark of the cache"));
   }
   CHECK(std::filesystem::is_empty(folder.path()));
 }
@@ -162,7 +163,7 @@ TEST_CASE("wrong usage of the benchmark is refused") {
         run_program(STAIRCASE_STEP_PROGRAM, arguments + " --benchmark " + folder.path().string());
     CAPTURE(run.err);
     CHECK(run.status == 2);
-    CHECK(run.err.find(message) != std::string::npos);
+    CHECK(contains(run.err, message));
   }
   CHECK(std::filesystem::is_empty(folder.path()));
 }
@@ -179,7 +180,7 @@ TEST_CASE("with a draft model, everything is as in the benchmark of speculation"
   CHECK(!std::filesystem::exists(folder.path() / "kv-cache.json"));
   const ProgramRun two = run_program(STAIRCASE_STEP_PROGRAM, draft + "--draft-model tales-6m");
   CHECK(two.status == 2);
-  CHECK(two.err.find("but without --benchmark only one can propose") != std::string::npos);
+  CHECK(contains(two.err, "but without --benchmark only one can propose"));
   const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, draft + "--json");
   REQUIRE(plain.status == 0);
   CHECK(plain.json()["stats"].contains("acceptance_rate"));

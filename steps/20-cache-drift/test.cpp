@@ -81,9 +81,9 @@ TEST_CASE("the program compares both rules and plots their drift") {
   for (int i = 0; i < 260; ++i) prompt += " and so";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--prompt - --ignore-eos --max-new-tokens 5 --drift " + file, prompt);
-  CHECK(run.err.find("the model sees only the last 512 of them") != std::string::npos);
-  CHECK(run.err.find("slide      KL divergence") != std::string::npos);
-  CHECK(run.err.find("over 5 tokens") != std::string::npos);
+  CHECK(contains(run.err, "the model sees only the last 512 of them"));
+  CHECK(contains(run.err, "slide      KL divergence"));
+  CHECK(contains(run.err, "over 5 tokens"));
   if (std::system("command -v gnuplot >/dev/null") == 0) {
     CHECK(run.status == 0);
     std::ifstream svg(file);
@@ -104,7 +104,7 @@ TEST_CASE("a plot that cannot be written is refused before any token, and a run 
   for (const std::filesystem::path& file : {old, folder.path() / "new.svg"}) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 2 --drift " + file.string());
     CHECK(run.status == 1);
-    CHECK(run.err.find("nothing to compare") != std::string::npos);
+    CHECK(contains(run.err, "nothing to compare"));
   }
   CHECK(std::filesystem::file_size(old) == 13);
   CHECK(!std::filesystem::exists(folder.path() / "new.svg"));
@@ -126,9 +126,9 @@ TEST_CASE("the two texts are those that each rule gives alone, and the report na
   const std::vector<int> one = slide[0]["token_ids"], other = recompute[0]["token_ids"];
   parting += std::ranges::mismatch(one, other).in1 - one.begin();
   if (one == other) {
-    CHECK(report.find("[1] slide, [2] recompute: the same text") != std::string::npos);
+    CHECK(contains(report, "[1] slide, [2] recompute: the same text"));
   } else {
-    CHECK(report.find(fmt::format("the texts diverge at token {}\n", parting)) != std::string::npos);
+    CHECK(contains(report, fmt::format("the texts diverge at token {}\n", parting)));
   }
   if (std::system("command -v gnuplot >/dev/null") == 0) {
     CHECK(both[0]["token_ids"] == one);

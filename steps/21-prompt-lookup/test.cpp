@@ -6,6 +6,7 @@
 #include "generate.h"
 #include "prompt_lookup.h"
 #include "tests/chi_square.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -470,7 +471,7 @@ TEST_CASE("the program prints how well it went, and refuses impossible options")
   CHECK(json["stats"].contains("acceptance_rate"));
   CHECK(json["stats"]["weight_bytes"] == tales().weight_bytes());
   CHECK(json["stats"]["cache_bytes"] == StaticKvCache(tales()).use().bytes);
-  CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
+  CHECK(contains(run.err, "drafted tokens accepted"));
   // Longer matches are other matches.
   const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM,
                                         prompt + " --prompt-lookup-num-tokens 5 --max-matching-ngram-size 1");
@@ -478,8 +479,8 @@ TEST_CASE("the program prints how well it went, and refuses impossible options")
   const ProgramRun drafted = run_program(STAIRCASE_STEP_PROGRAM, prompt + " --draft-model tales-1m");
   REQUIRE(drafted.status == 0);
   CHECK(drafted.json()["sequences"] == json["sequences"]);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --max-matching-ngram-size 3")
-            .err.find("does nothing without --prompt-lookup-num-tokens") != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --max-matching-ngram-size 3").err,
+                 "does nothing without --prompt-lookup-num-tokens"));
 
   const std::string either = "use either --draft-model or --prompt-lookup-num-tokens";
   const std::pair<std::string, std::string> wrong[] = {
@@ -499,6 +500,6 @@ TEST_CASE("the program prints how well it went, and refuses impossible options")
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(refused.out.empty());
-    CHECK(refused.err.find(message) != std::string::npos);
+    CHECK(contains(refused.err, message));
   }
 }

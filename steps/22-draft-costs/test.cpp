@@ -7,6 +7,7 @@
 #include "prompt_lookup.h"
 #include "report.h"
 #include "tests/captured.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -243,17 +244,17 @@ TEST_CASE("the program prints how well it went") {
       CHECK(json["stats"].contains(name));
     }
     CHECK(json["stats"]["tokens_per_target_pass"] > 1.0);
-    CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
-    CHECK(run.err.find("a draft token takes") != std::string::npos);
+    CHECK(contains(run.err, "drafted tokens accepted"));
+    CHECK(contains(run.err, "a draft token takes"));
   }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5")
-            .err.find("no token was drafted") != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5").err,
+                 "no token was drafted"));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --draft-model tales-1m").status == 0);
   // All new tokens belong to the first round, so there is nothing to report about costs.
   const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--max-new-tokens 2 --ignore-eos --draft-model tales-6m --prompt The");
   CHECK(one.status == 0);
-  CHECK(one.err.find("1 of 1 drafted tokens accepted") != std::string::npos);
+  CHECK(contains(one.err, "1 of 1 drafted tokens accepted"));
   CHECK(one.err.find("a draft token takes") == std::string::npos);
 }
 
@@ -273,6 +274,6 @@ TEST_CASE("impossible numbers and combinations are refused before any token") {
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(refused.out.empty());
-    CHECK(refused.err.find(message) != std::string::npos);
+    CHECK(contains(refused.err, message));
   }
 }

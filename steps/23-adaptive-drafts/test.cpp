@@ -3,6 +3,7 @@
 #include "generate.h"
 #include "prompt_lookup.h"
 #include "tests/chi_square.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -222,6 +223,6 @@ TEST_CASE("impossible numbers and combinations are refused before any token") {
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(refused.out.empty());
-    CHECK(refused.err.find(message) != std::string::npos);
+    CHECK(contains(refused.err, message));
   }
 }

@@ -103,10 +103,10 @@ TEST_CASE("a text needs two tokens more than the window") {
 TEST_CASE("a text that fits into the window is refused, and so are sinks that fill it") {
   const ProgramRun brief = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --streaming /tmp/x.svg");
   CHECK(brief.status == 1);
-  CHECK(brief.err.find("a text of 2 tokens is too short for a window of 256") != std::string::npos);
+  CHECK(contains(brief.err, "a text of 2 tokens is too short for a window of 256"));
   const ProgramRun full = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --sinks 8 --window 8");
   CHECK(full.status == 2);
-  CHECK(full.err.find("--sinks must be less than --window") != std::string::npos);
+  CHECK(contains(full.err, "--sinks must be less than --window"));
 }
 
 TEST_CASE("the program scores a text with three caches and plots the losses") {
@@ -118,7 +118,7 @@ TEST_CASE("the program scores a text with three caches and plots the losses") {
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--model tales-llama-1m --prompt - --window 64 --sinks 4 --streaming " + file, prompt);
   for (const char* line : {"all positions", "the newest 64", "the first 4, the newest 60"})
-    CHECK(run.err.find(line) != std::string::npos);
+    CHECK(contains(run.err, line));
   if (std::system("command -v gnuplot >/dev/null") == 0) {
     CHECK(run.status == 0);
     std::ifstream svg(file);

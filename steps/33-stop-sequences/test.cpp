@@ -301,7 +301,7 @@ TEST_CASE("the program reports why a text ended, and prints only the text shown 
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(begins_with(refused.err, "error: "));
-    CHECK(refused.err.find("--stop") != std::string::npos);
+    CHECK(contains(refused.err, "--stop"));
     CHECK(refused.out.empty());
   }
 }

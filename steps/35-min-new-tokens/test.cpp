@@ -178,8 +178,8 @@ TEST_CASE(
   CHECK(sequence("--min-new-tokens 40")["token_ids"].size() == 40);
   CHECK(sequence("--min-new-tokens 40")["finish_reason"] == "length");
   CHECK(sequence("--min-new-tokens 40 --stop ' '")["finish_reason"] == "stop");
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--help")
-            .out.find("minimum number of tokens before the end-of-text token") != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--help").out,
+                 "minimum number of tokens before the end-of-text token"));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--min-new-tokens 0 --max-new-tokens 0").status == 0);
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--min-new-tokens -1", "--min-new-tokens is -1, but it must be 0 or more\n"},

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -279,7 +280,7 @@ TEST_CASE("the program prints to a terminal and as JSON") {
       CHECK(one["token_id"] == sequence["token_ids"][i]);
       CHECK(one["top_logprobs"].size() == 2);
       CHECK(one["logprob"] == one["top_logprobs"][0]["logprob"]);  // greedy
-      CHECK(lines.err.find(fmt::format("{:.4f}", one["logprob"].get<double>())) != std::string::npos);
+      CHECK(contains(lines.err, fmt::format("{:.4f}", one["logprob"].get<double>())));
     }
   }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 3").out.find("logprob") ==
@@ -287,7 +288,7 @@ TEST_CASE("the program prints to a terminal and as JSON") {
   for (const char* wrong : {"--logprobs -1", "--logprobs 21", "--logprobs x", "--logprobs"}) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CHECK(refused.status == 2);
-    CHECK(refused.err.find("--logprobs") != std::string::npos);
+    CHECK(contains(refused.err, "--logprobs"));
     CHECK(refused.out.empty());
   }
 }

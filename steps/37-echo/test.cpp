@@ -4,6 +4,7 @@
 
 #include "generate.h"
 #include "scoring.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -117,7 +118,7 @@ TEST_CASE("the program prints all of it as JSON") {
     }
   }
   const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, "--json --logprobs 2 --max-new-tokens 3");
-  CHECK(plain.out.find("\"logprobs\"") != std::string::npos);
+  CHECK(contains(plain.out, "\"logprobs\""));
   CHECK(plain.out.find("prompt_logprobs") == std::string::npos);
 }
 
@@ -126,8 +127,8 @@ TEST_CASE("the program reads a text without continuing it") {
       run_program(STAIRCASE_STEP_PROGRAM, "--echo --logprobs 1 --max-new-tokens 0 --prompt 'The queen'");
   CHECK(run.status == 0);
   CHECK(run.out == "The queen\n");
-  CHECK(run.err.find("\" queen\"") != std::string::npos);
-  CHECK(run.err.find("-5.8181") != std::string::npos);
+  CHECK(contains(run.err, "\" queen\""));
+  CHECK(contains(run.err, "-5.8181"));
   for (const char* options :
        {"--no-use-cache", "--json", "--do-sample --num-return-sequences 3", "--stop a --max-batch-size 1"}) {
     const std::string arguments =
@@ -169,7 +170,7 @@ TEST_CASE("impossible options are refused before the prompt is shown") {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--echo --prompt 'a b c' " + wrong);
     CAPTURE(run.err);
     CHECK(run.status == 2);
-    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(contains(run.err, "error: "));
     CHECK(run.err.find("\" b\"") == std::string::npos);  // a token of the prompt
     CHECK(run.out.empty());
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "scoring.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -79,10 +80,10 @@ TEST_CASE("the program prints the perplexity of each prompt, in JSON and on the 
   const ProgramRun shown = run_program(STAIRCASE_STEP_PROGRAM, arguments);
   CHECK(shown.status == 0);
   CHECK(shown.out.find("perplexity") == std::string::npos);
-  CHECK(shown.err.find("perplexity of prompt 1: 336.3") != std::string::npos);
+  CHECK(contains(shown.err, "perplexity of prompt 1: 336.3"));
   CHECK(shown.err.find("perplexity of prompt 2") == std::string::npos);  // there is none
-  CHECK(shown.err.find(fmt::format("perplexity of prompt 3: {:.4f}\n",
-                                   sequences[2]["perplexity"].get<double>())) != std::string::npos);
+  CHECK(contains(shown.err,
+                 fmt::format("perplexity of prompt 3: {:.4f}\n", sequences[2]["perplexity"].get<double>())));
   const ProgramRun silent = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --prompt 'The queen'");
   CHECK(silent.err.find("perplexity") == std::string::npos);
 }
@@ -125,7 +126,7 @@ TEST_CASE("impossible options are refused before the prompt is shown") {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--echo --prompt 'a b c' " + wrong);
     CAPTURE(run.err);
     CHECK(run.status == 2);
-    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(contains(run.err, "error: "));
     CHECK(run.err.find("perplexity") == std::string::npos);
     CHECK(run.out.empty());
   }

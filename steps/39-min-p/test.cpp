@@ -141,6 +141,6 @@ TEST_CASE("--min-p outside its range is refused before any work") {
 TEST_CASE("without sampling the program warns that the option does nothing") {
   const std::string words = "--model tales-6m --device cpu --max-new-tokens 1 --prompt A --min-p 0.1";
   const std::string warning = "--min-p does nothing without --do-sample";
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, words).err.find(warning) != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, words).err, warning));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, words + " --do-sample").err.find(warning) == std::string::npos);
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "beam_search.h"
+#include "tests/error_message.h"
 #include "tests/plain_beam_search.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -165,7 +166,7 @@ TEST_CASE("the rule to stop reaches the search together with the penalty") {
 TEST_CASE("an unknown rule is refused, and a useless one causes a warning") {
   const ProgramRun word = run_program(STAIRCASE_STEP_PROGRAM, "--num-beams 2 --early-stopping no");
   CHECK(word.status == 2);
-  CHECK(word.err.find("--early-stopping") != std::string::npos);
+  CHECK(contains(word.err, "--early-stopping"));
   for (const char* idle : {"--length-penalty 2", "--early-stopping true"}) {
     const ProgramRun warned =
         run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--max-new-tokens 1 --prompt The {}", idle));

@@ -156,14 +156,15 @@ TEST_CASE("the program draws the tree of each prompt, and nothing else changes")
   CHECK(count(drawn.err, "× ") > 0);
   CHECK(plain.err.find("■") == std::string::npos);
   const auto best = drawn.json()["sequences"][0]["score"].get<double>();
-  CHECK(drawn.err.find(fmt::format("■ {:.4f}", best)) != std::string::npos);
+  CHECK(contains(drawn.err, fmt::format("■ {:.4f}", best)));
 }
 
 TEST_CASE("without a search there is no tree, but a warning") {
   const ProgramRun warned =
       run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt The --show-beams");
   CHECK(warned.status == 0);
-  CHECK(warned.err.find("warning: --show-beams does nothing without --num-beams\n") != std::string::npos);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --num-beams 2 --prompt The --show-beams")
-            .err.find("prompt  × 0.0000\n") != std::string::npos);
+  CHECK(contains(warned.err, "warning: --show-beams does nothing without --num-beams\n"));
+  CHECK(contains(
+      run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --num-beams 2 --prompt The --show-beams").err,
+      "prompt  × 0.0000\n"));
 }

@@ -202,7 +202,7 @@ TEST_CASE("the prompts of requests are shown like those of the command line") {
   CHECK(got[0]["prompt_logprobs"].size() > 1);
   CHECK(got[1]["prompt_logprobs"] == all[1]["prompt_logprobs"]);
   CHECK(got[1]["token_ids"].empty());
-  CHECK(run.err.find("perplexity of prompt 1") != std::string::npos);
+  CHECK(contains(run.err, "perplexity of prompt 1"));
 }
 
 TEST_CASE("a broken line is named and left out, and the others run") {
@@ -233,7 +233,7 @@ TEST_CASE("a broken line is named and left out, and the others run") {
   const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-new-tokens 2",
                                         "{\"prompt\": \"" + words + "\"}");
   CHECK(longer.status == 0);
-  CHECK(longer.err.find("the model sees only the last 512") != std::string::npos);
+  CHECK(contains(longer.err, "the model sees only the last 512"));
 }
 
 TEST_CASE("wrong usage of requests is refused") {
@@ -244,7 +244,7 @@ TEST_CASE("wrong usage of requests is refused") {
     CAPTURE(wrong);
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, wrong, request);
     CHECK(run.status == 2);
-    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(contains(run.err, "error: "));
     CHECK(run.out == "");
   }
   for (const auto& [input, fault] : {std::pair("", ": it contains no request to run"),

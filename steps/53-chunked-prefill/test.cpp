@@ -7,6 +7,7 @@
 #include "arrivals.h"
 #include "common/decoding/model_engine.h"
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -320,20 +321,20 @@ TEST_CASE("the program gives the same texts in chunks and as a whole") {
 }
 
 TEST_CASE("a chunk of no tokens is refused, and one without requests does nothing") {
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8")
-            .err.find("--prefill-chunk does nothing without --requests") != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
   for (const char* chunk : {"0", "-1", "2147483648", "many"}) {
     CAPTURE(chunk);
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - --prefill-chunk {}", chunk),
                     "{\"prompt\": \"The\"}\n");
     CHECK(run.status == 2);
-    CHECK(run.err.find("--prefill-chunk") != std::string::npos);
+    CHECK(contains(run.err, "--prefill-chunk"));
     CHECK(run.out == "");
   }
   // The length of a chunk applies to all requests.
   const ProgramRun own =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests -", "{\"prompt\": \"The\", \"prefill_chunk\": 3}\n");
   CHECK(own.status == 1);
-  CHECK(own.err.find("line 1: unknown key \"prefill_chunk\"") != std::string::npos);
+  CHECK(contains(own.err, "line 1: unknown key \"prefill_chunk\""));
 }

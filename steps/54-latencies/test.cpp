@@ -5,6 +5,7 @@
 
 #include "common/measure/measurement.h"
 #include "latencies.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -105,7 +106,7 @@ TEST_CASE("without measurements there are no latencies, and no division by zero"
   auto stats = run.json()["stats"];
   CHECK(stats["tokens_per_second"] == 0.0);
   CHECK(!stats.contains("ttft_ms_p50"));
-  CHECK(run.err.find("2 requests in 0.00 s, 0.0 tokens/s, 0.0 rows a pass\n") != std::string::npos);
+  CHECK(contains(run.err, "2 requests in 0.00 s, 0.0 tokens/s, 0.0 rows a pass\n"));
 }
 
 TEST_CASE("the program prints the latencies of its requests, on a line and among the statistics") {
@@ -131,11 +132,11 @@ TEST_CASE("the program prints the latencies of its requests, on a line and among
   }
   CHECK(stats["prefill_ms"] == stats["ttft_ms_p50"]);
   CHECK(stats["new_tokens"] == 45);
-  CHECK(run.err.find("5 requests in") != std::string::npos);
-  CHECK(run.err.find(" rows a pass; TTFT in ms: ") != std::string::npos);
+  CHECK(contains(run.err, "5 requests in"));
+  CHECK(contains(run.err, " rows a pass; TTFT in ms: "));
   const ProgramRun one =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-new-tokens 1", "{\"prompt\": \"A\"}");
-  CHECK(one.err.find("1 request in") != std::string::npos);
+  CHECK(contains(one.err, "1 request in"));
   CHECK(one.err.find("TPOT in ms") == std::string::npos);
 }
 
@@ -162,5 +163,5 @@ TEST_CASE("tokens/s are all new tokens by the time from the first arrival to the
   CAPTURE(run.err);
   const std::size_t first = run.err.find(want);
   REQUIRE(first != std::string::npos);
-  CHECK(run.err.find(want, first + 1) != std::string::npos);
+  CHECK(contains(run.err.substr(first + 1), want));
 }

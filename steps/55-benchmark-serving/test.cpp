@@ -5,6 +5,7 @@
 #include <random>
 
 #include "benchmark_serving.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -157,15 +158,15 @@ TEST_CASE("a benchmark that cannot be run is refused") {
   const ProgramRun none =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --benchmark " + folder.path().string());
   CHECK(none.status == 2);
-  CHECK(none.err.find("--benchmark needs --requests") != std::string::npos);
+  CHECK(contains(none.err, "--benchmark needs --requests"));
   const ProgramRun never = run_program(
       STAIRCASE_STEP_PROGRAM, "--requests - --repetitions 0 --benchmark " + folder.path().string(), request);
   CHECK(never.status == 2);
-  CHECK(never.err.find("--repetitions is 0") != std::string::npos);
+  CHECK(contains(never.err, "--repetitions is 0"));
   const ProgramRun nowhere =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --benchmark /proc/no/such/folder", request);
   CHECK(nowhere.status == 1);
-  CHECK(nowhere.err.find("cannot be made") != std::string::npos);
+  CHECK(contains(nowhere.err, "cannot be made"));
 }
 
 TEST_CASE("without a benchmark the requests are served") {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "latencies.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -98,11 +99,10 @@ TEST_CASE("the program draws the rows of the batch, and prints what it prints wi
   REQUIRE(drawn.status == (has_gnuplot ? 0 : 1));
   CHECK(drawn.out == run_program(STAIRCASE_STEP_PROGRAM, line, kRequests).out);
   if (!has_gnuplot) return;
-  CHECK(drawn.err.find("rows.svg: the rows are empty for ") != std::string::npos);
+  CHECK(contains(drawn.err, "rows.svg: the rows are empty for "));
   std::ifstream stream(file);
   const std::string svg{std::istreambuf_iterator<char>(stream), {}};
-  for (const std::string word : {"seconds", "row", "prefill", "decode"})
-    CHECK(svg.find(word) != std::string::npos);
+  for (const std::string word : {"seconds", "row", "prefill", "decode"}) CHECK(contains(svg, word));
 }
 
 TEST_CASE("a file that cannot be written is refused before anything is served") {
@@ -110,7 +110,7 @@ TEST_CASE("a file that cannot be written is refused before anything is served") 
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --timeline /proc/none/rows.svg", kRequests);
   CHECK(run.status == 1);
   CHECK(run.out.empty());
-  CHECK(run.err.find("/proc/none/rows.svg") != std::string::npos);
+  CHECK(contains(run.err, "/proc/none/rows.svg"));
 }
 
 TEST_CASE("without requests there is nothing to draw") {
@@ -119,6 +119,6 @@ TEST_CASE("without requests there is nothing to draw") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --max-new-tokens 2 --timeline " + file);
   CHECK(run.status == 0);
-  CHECK(run.err.find("--timeline does nothing without --requests") != std::string::npos);
+  CHECK(contains(run.err, "--timeline does nothing without --requests"));
   CHECK(!std::filesystem::exists(file));
 }

@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "generate.h"
 #include "paged_engine.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/same_logits.h"
 #include "tests/step.h"
@@ -258,5 +259,5 @@ TEST_CASE("the program prints how many blocks were taken and how well they were 
   CHECK(stats["cache_copied_bytes"] == 0);
   CHECK(stats["cache_filled"] > 0.1);
   CHECK(stats["cache_filled"] < 0.9);
-  CHECK(run.err.find("at most 2 of 64 blocks taken, and ") != std::string::npos);
+  CHECK(contains(run.err, "at most 2 of 64 blocks taken, and "));
 }

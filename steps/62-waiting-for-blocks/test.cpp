@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "generate.h"
 #include "paged_engine.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -180,13 +181,13 @@ TEST_CASE("a pool too small for a text, or of no block, is refused") {
         "error: --requests -, line 1: a prompt of 2 tokens and 32 new ones do not fit into "
         "32 positions\n");
   CHECK(run("1000", 511).status == 0);
-  CHECK(run("1000", 512).err.find("do not fit into 512 positions") != std::string::npos);
+  CHECK(contains(run("1000", 512).err, "do not fit into 512 positions"));
   for (const char* blocks : {"0", "-1", "2147483648", "many"}) {
     CAPTURE(blocks);
     CHECK(run(blocks, 1).status == 2);
   }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --kv-blocks 8")
-            .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --kv-blocks 8").err,
+                 "--kv-blocks does nothing without --requests"));
 }
 
 TEST_CASE("the program serves the same texts from a small pool, in its memory") {
@@ -201,5 +202,5 @@ TEST_CASE("the program serves the same texts from a small pool, in its memory") 
   REQUIRE(small.status == 0);
   CHECK(small.json()["sequences"] == large.json()["sequences"]);
   CHECK(small.json()["stats"]["cache_bytes"] < large.json()["stats"]["cache_bytes"]);
-  CHECK(small.err.find("at most 4 of 4 blocks taken") != std::string::npos);
+  CHECK(contains(small.err, "at most 4 of 4 blocks taken"));
 }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "capacity.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -183,8 +184,8 @@ TEST_CASE("the program prints how close its formula is, where the knee is, and h
                                          folder.path().string());
   const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
   REQUIRE(run.status == (has_gnuplot ? 0 : 1));
-  CHECK(run.err.find("by the formula") != std::string::npos);
-  CHECK(run.err.find("the knee") != std::string::npos);
+  CHECK(contains(run.err, "by the formula"));
+  CHECK(contains(run.err, "the knee"));
   std::ifstream stream(folder.path() / "capacity.json");
   const auto rows = nlohmann::json::parse(stream);
   REQUIRE(rows.size() == 2);
@@ -201,7 +202,7 @@ TEST_CASE("the program prints how close its formula is, where the knee is, and h
 TEST_CASE("an impossible load is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--common-tokens 256 --num-requests 5");
   CHECK(run.status == 2);
-  CHECK(run.err.find("--common-tokens is 256, but it must be below 256") != std::string::npos);
+  CHECK(contains(run.err, "--common-tokens is 256, but it must be below 256"));
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"--common-tokens 300 --kv-blocks 1000000000", "--common-tokens is 300, but it must be below 256"},
       {"--num-requests 0", "--num-requests is 0, but it must be between 1 and 1000000"},

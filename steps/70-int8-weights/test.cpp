@@ -7,6 +7,7 @@
 #include "common/measure/rounding.h"
 #include "kernels/tensor.h"
 #include "quantize.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -180,6 +181,6 @@ TEST_CASE("--show-rounding prints the error of each matrix, and the text stays t
   CHECK(shown.out == plain.out);
   CHECK(plain.err.find("wte.weight") == std::string::npos);
   const std::string table = rounding_errors(tales(), round_trip).text(3);
-  CHECK(shown.err.find(table) != std::string::npos);
+  CHECK(contains(shown.err, table));
   CHECK(std::ranges::count(table, '\n') == 1 + 1 + 6 * 4);
 }

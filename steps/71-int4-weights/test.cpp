@@ -7,6 +7,7 @@
 #include "common/measure/rounding.h"
 #include "kernels/tensor.h"
 #include "quantize_int4.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -209,6 +210,6 @@ TEST_CASE("--show-rounding prints the errors of both, and the text stays the sam
   const std::string int4 = rounding_errors(tales(), round_trip).text(3);
   const std::string int8 =
       rounding_errors(tales(), [](auto... group) { return dequantize(quantize(group...)); }).text(3);
-  CHECK(shown.err.find(int8) != std::string::npos);
-  CHECK(shown.err.find("in 4 bits\n" + int4) != std::string::npos);
+  CHECK(contains(shown.err, int8));
+  CHECK(contains(shown.err, "in 4 bits\n" + int4));
 }

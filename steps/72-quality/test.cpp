@@ -166,7 +166,7 @@ TEST_CASE("--benchmark writes a line for each form of the weights") {
   REQUIRE(lines.size() >= 6);
   CHECK(lines[0] == "weights,MiB,perplexity,change %,KL mnats,tokens/s,speed-up\r");
   CHECK(begins_with(lines[1], "float32,22.578125,"));
-  CHECK(lines[1].find(",0.000000,0.000000,") != std::string::npos);
+  CHECK(contains(lines[1], ",0.000000,0.000000,"));
   CHECK(ends_with(lines[1], ",1.000000\r"));
   CHECK(begins_with(lines.back(), "rounded by output,"));
   CHECK(ends_with(lines.back(), ",–,–\r"));
@@ -177,6 +177,6 @@ TEST_CASE("a text without a token to predict is refused") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--benchmark \"" + (folder.path() / "results").string() + "\"");
   CHECK(run.status == 2);
-  CHECK(run.err.find("--benchmark needs a --prompt of two tokens or more") != std::string::npos);
+  CHECK(contains(run.err, "--benchmark needs a --prompt of two tokens or more"));
   CHECK(!std::filesystem::exists(folder.path() / "results"));
 }

@@ -53,7 +53,7 @@ TEST_CASE("--plain-loops prints how far the logits are, and nothing is printed w
   const ProgramRun result =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --plain-loops --max-new-tokens 1");
   REQUIRE(result.status == 0);
-  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(contains(result.err, "4096 logits differ by "));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
         std::string::npos);
 }

@@ -74,8 +74,8 @@ TEST_CASE(
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-olmo-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");
     REQUIRE(result.status == 0);
-    CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
-    CHECK(result.err.find(" times as fast\n") != std::string::npos);
+    CHECK(contains(result.err, "4096 logits differ by "));
+    CHECK(contains(result.err, " times as fast\n"));
     shares = 0;
     for (const std::string part : {"attention", "MLP", "output layer"}) {
       CAPTURE(part);

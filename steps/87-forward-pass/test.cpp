@@ -87,7 +87,7 @@ TEST_CASE("--own-pass changes no text, and the plain loops are compared with it"
   const ProgramRun own = run_program(STAIRCASE_STEP_PROGRAM, options + " --own-pass --plain-loops");
   REQUIRE(own.status == 0);
   CHECK(own.out == engine.out);
-  CHECK(own.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(contains(own.err, "4096 logits differ by "));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --own-pass")
             .err.find("this pass computes Llama and its relatives, but the model is a gpt2") !=
         std::string::npos);

@@ -3,6 +3,7 @@
 #include "common/text/tokenizer.h"
 #include "prompt_tokens.h"
 #include "tests/captured.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -53,9 +54,9 @@ TEST_CASE("the ids are those that transformers gives, and the texts are the prom
 
 TEST_CASE("half a character, a line break and a quotation mark do not break the line") {
   const std::string lines = shown("--prompt '\xf0\x9f\xa6\x8a\n\"'");
-  CHECK(lines.find("\uFFFD") != std::string::npos);
-  CHECK(lines.find("\"\\n\"") != std::string::npos);
-  CHECK(lines.find("\"\\\"\"") != std::string::npos);
+  CHECK(contains(lines, "\uFFFD"));
+  CHECK(contains(lines, "\"\\n\""));
+  CHECK(contains(lines, "\"\\\"\""));
 }
 
 TEST_CASE("nothing is printed without the option") {

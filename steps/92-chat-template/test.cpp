@@ -93,7 +93,7 @@ TEST_CASE("--chat uses the template of a folder") {
 TEST_CASE("a model without a template reports that it was not trained to answer") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello --chat");
   CHECK(run.status == 1);
-  CHECK(run.err.find("error: tales-6m has no chat template: it continues texts") != std::string::npos);
+  CHECK(contains(run.err, "error: tales-6m has no chat template: it continues texts"));
 }
 
 TEST_CASE("a missing or broken template is refused, and so is a question that it rejects") {
@@ -106,11 +106,11 @@ TEST_CASE("a missing or broken template is refused, and so is a question that it
     CHECK(std::ranges::count(run.err, '\n') == 1);
     return run.err;
   };
-  CHECK(error("nowhere.jinja").find("nowhere.jinja") != std::string::npos);
+  CHECK(contains(error("nowhere.jinja"), "nowhere.jinja"));
   std::ofstream(file) << "{% for";
-  CHECK(error(file.string()).find("line 1") != std::string::npos);
+  CHECK(contains(error(file.string()), "line 1"));
   std::ofstream(file) << "{{ raise_exception('No roles, please') }}";
-  CHECK(error(file.string()).find("No roles, please") != std::string::npos);
+  CHECK(contains(error(file.string()), "No roles, please"));
 }
 
 TEST_CASE("--system and --chat-template warn if they do nothing") {

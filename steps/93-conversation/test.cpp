@@ -94,7 +94,7 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
     answer(tales(), tokenizer(), tale(), talk.options, talk.generator, long_one, [](const Token&) {});
   });
   CHECK(begins_with(message, "the conversation has "));
-  CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
+  CHECK(contains(message, " and the model sees at most 512;"));
   talk.messages.clear();
   talk.options.stopping = {.max_new_tokens = 12};
   talk.ask("Why do you weep?");
@@ -143,8 +143,8 @@ TEST_CASE("several --prompt are the questions of one conversation") {
   for (const std::string question : {"Why do you weep?", "Where do you live?"}) {
     const Answer result = talk.ask(question);
     out += tokenizer().decode(talk.tokens) + "\n";
-    CHECK(run.err.find(fmt::format("{} prompt tokens, {} of them from the cache;", result.prompt_tokens,
-                                   result.cached_tokens)) != std::string::npos);
+    CHECK(contains(run.err, fmt::format("{} prompt tokens, {} of them from the cache;", result.prompt_tokens,
+                                        result.cached_tokens)));
   }
   CHECK(run.out == out);
 }
@@ -161,8 +161,8 @@ TEST_CASE("the input of a pipe is one question") {
 TEST_CASE("an empty question and a model that was not trained to answer are refused") {
   const ProgramRun empty = run_program(STAIRCASE_STEP_PROGRAM, "--chat-template " + kTemplate, "\n");
   CHECK(empty.status == 1);
-  CHECK(empty.err.find("error: the question is empty; it needs a text\n") != std::string::npos);
+  CHECK(contains(empty.err, "error: the question is empty; it needs a text\n"));
   const ProgramRun base = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello");
   CHECK(base.status == 1);
-  CHECK(base.err.find("error: tales-6m has no chat template") != std::string::npos);
+  CHECK(contains(base.err, "error: tales-6m has no chat template"));
 }

@@ -169,7 +169,7 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   Messages long_one{{"user", words + words}};
   const std::string message = error_message([&] { talk.conversation.answer(long_one, [](const Token&) {}); });
   CHECK(begins_with(message, "the conversation has "));
-  CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
+  CHECK(contains(message, " and the model sees at most 512;"));
   talk.messages.clear();
   talk.options.stopping = {.max_new_tokens = 12};
   talk.ask("Why do you weep?");
@@ -240,7 +240,7 @@ TEST_CASE("--show-use counts the tokens that came from the cache") {
   Talk talk;
   for (const std::string question : {"Why do you weep?", "Where do you live?"}) {
     const Answer answer = talk.ask(question);
-    CHECK(run.err.find(fmt::format("{} prompt tokens, {} of them from the cache;", answer.prompt_tokens,
-                                   answer.cached_tokens)) != std::string::npos);
+    CHECK(contains(run.err, fmt::format("{} prompt tokens, {} of them from the cache;", answer.prompt_tokens,
+                                        answer.cached_tokens)));
   }
 }

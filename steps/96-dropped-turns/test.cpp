@@ -200,7 +200,7 @@ TEST_CASE("one question that is too long is refused, and the next one is answere
   messages.back().content = words;
   const std::string message = error_message([&] { talk.ask(messages); });
   CHECK(begins_with(message, "the conversation has "));
-  CHECK(message.find("at most 512") != std::string::npos);
+  CHECK(contains(message, "at most 512"));
   CHECK(talk.ask(turns(1, 3)).prompt_tokens == prompt_tokens(turns(1, 3)));
 }
 

@@ -180,8 +180,8 @@ TEST_CASE("--own-pass changes no text, and shared logits are compared with those
   const ProgramRun own = run_program(STAIRCASE_STEP_PROGRAM, options + " --own-pass --compare-ranks 3");
   REQUIRE(own.status == 0);
   CHECK(own.out == engine.out);
-  CHECK(own.err.find("4096 logits differ by ") != std::string::npos);
-  CHECK(own.err.find("rank 0 of 3 keeps ") != std::string::npos);
+  CHECK(contains(own.err, "4096 logits differ by "));
+  CHECK(contains(own.err, "rank 0 of 3 keeps "));
 }
 
 TEST_CASE("models that cannot be shared are rejected in one sentence") {

@@ -227,18 +227,18 @@ TEST_CASE("--compare-ranks prints what each rank has and receives, and changes n
       run_program(STAIRCASE_STEP_PROGRAM, options + " --compare-ranks 3 --micro-batches 2");
   REQUIRE(compared.status == 0);
   CHECK(compared.out == alone.out);
-  CHECK(compared.err.find("8192 logits differ by ") != std::string::npos);
-  CHECK(compared.err.find("rank 2 of 3: 2 blocks, ") != std::string::npos);
-  CHECK(compared.err.find("a pass of 2 sequences takes ") != std::string::npos);
+  CHECK(contains(compared.err, "8192 logits differ by "));
+  CHECK(contains(compared.err, "rank 2 of 3: 2 blocks, "));
+  CHECK(contains(compared.err, "a pass of 2 sequences takes "));
 }
 
 TEST_CASE("more ranks than blocks, and zero micro-batches, are rejected with the numbers") {
   const ProgramRun ranks = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --compare-ranks 7");
   CHECK(ranks.status == 1);
-  CHECK(ranks.err.find("error: the model has 6 blocks; 7 ranks do not fit\n") != std::string::npos);
+  CHECK(contains(ranks.err, "error: the model has 6 blocks; 7 ranks do not fit\n"));
   const ProgramRun none = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --micro-batches 0");
   CHECK(none.status == 2);
-  CHECK(none.err.find("--micro-batches is 0, but it must be ") != std::string::npos);
+  CHECK(contains(none.err, "--micro-batches is 0, but it must be "));
 }
 
 }  // namespace

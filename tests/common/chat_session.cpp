@@ -212,9 +212,9 @@ TEST_CASE("/save overwrites no other file, and /load refuses a file that is not 
        {"dear diary", "{}", "[1]", R"([{"role": "user"}])", R"([{"role": 1, "content": "a"}])",
         R"([{"role": "user", "content": null}])"}) {
     std::ofstream(file) << content;
-    CHECK(talk.note("/save " + file).find(" is no conversation: it needs a list of ") != std::string::npos);
+    CHECK(contains(talk.note("/save " + file), " is no conversation: it needs a list of "));
     CHECK(read_text_file(file) == content);
-    CHECK(talk.note("/load " + file).find(" is no conversation: it needs a list of ") != std::string::npos);
+    CHECK(contains(talk.note("/load " + file), " is no conversation: it needs a list of "));
   }
   std::ofstream(file) << R"([{"role": "boss", "content": "a"}])";
   CHECK(talk.note("/load " + file).find("a role is boss; it must be system, user or assistant") !=
@@ -282,7 +282,7 @@ TEST_CASE("/help lists every command, and an unknown one is named") {
   Talk talk;
   const std::string help = talk.note("/help");
   for (const std::string name : {"system", "reset", "undo", "save", "load", "set", "exit"})
-    CHECK(help.find("/" + name) != std::string::npos);
+    CHECK(contains(help, "/" + name));
   CHECK(talk.note("/dance now") == "There is no command /dance; /help lists the commands.");
   CHECK(talk.note("/?") == help);
   for (const char* leave : {"/exit", "/quit", "/bye"}) CHECK_FALSE(talk.session.take(leave));
@@ -332,7 +332,7 @@ TEST_CASE("tokens and times are a line on request") {
 TEST_CASE("the time to the first token is the first one's, and the speed is of the tokens after it") {
   // The first number of `note` after `words`.
   const auto number_after = [](const std::string& note, const std::string& words) {
-    REQUIRE(note.find(words) != std::string::npos);
+    REQUIRE(contains(note, words));
     return std::stod(note.substr(note.find(words) + words.size()));
   };
   Talk talk("", true);

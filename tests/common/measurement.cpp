@@ -124,7 +124,7 @@ TEST_CASE("results are written to their folder as a table in two formats and a p
   CHECK((error == "") == has_gnuplot);
   CHECK(begins_with(text_of(folder.path() / "fast.csv"), "name,count,time"));
   CHECK(nlohmann::json::parse(text_of(folder.path() / "fast.json")).size() == 2);
-  if (has_gnuplot) CHECK(text_of(folder.path() / "fast.svg").find(">line<") != std::string::npos);
+  if (has_gnuplot) CHECK(contains(text_of(folder.path() / "fast.svg"), ">line<"));
 }
 
 }  // namespace

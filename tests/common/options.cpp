@@ -335,7 +335,7 @@ TEST_CASE("no value of an option takes a control character into the message, or 
       CAPTURE(message);
       CHECK(message.size() < 300);
       if (value == long_one) continue;
-      CHECK(message.find("\\u001b[31m\\n\\u007f\\u009b") != message.npos);
+      CHECK(contains(message, "\\u001b[31m\\n\\u007f\\u009b"));
       CHECK(message == harmless(message));
     }
   }

@@ -231,8 +231,8 @@ TEST_CASE(
   CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
   CHECK(output.statistics().decode_tokens == 3);
   CHECK(output.statistics().row_ms == doctest::Approx((9 + 2 + 5) * 1e3));
-  CHECK(to_string(output.statistics()).find("prefill 10000") != std::string::npos);
-  CHECK(to_string(output.statistics()).find("ms (TTFT)") != std::string::npos);
+  CHECK(contains(to_string(output.statistics()), "prefill 10000"));
+  CHECK(contains(to_string(output.statistics()), "ms (TTFT)"));
   // A second batch adds its own times; a sequence without a token has none. Their sum is not a TTFT.
   const OnRowToken on_second = output.begin_texts(2);
   Token token{11};
@@ -240,7 +240,7 @@ TEST_CASE(
   on_second(1, token);
   output.finish(std::vector<Generation>(2), {});
   CHECK(output.statistics().prefill_ms == doctest::Approx(14e3).epsilon(1e-3));
-  CHECK(to_string(output.statistics()).find("ms (2 together)") != std::string::npos);
+  CHECK(contains(to_string(output.statistics()), "ms (2 together)"));
   CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
 }
 
@@ -359,7 +359,7 @@ TEST_CASE("the time per token is the mean over the tokens after the first of eac
   CHECK(statistics.tokens_per_second() == doctest::Approx(200.0));
   statistics.throughput = 150.0;
   CHECK(statistics.tokens_per_second() == 150.0);
-  CHECK(to_string(statistics).find("10.00 ms per token (TPOT), 150.0 tokens/s") != std::string::npos);
+  CHECK(contains(to_string(statistics), "10.00 ms per token (TPOT), 150.0 tokens/s"));
 }
 
 TEST_CASE("a full disk is an error") {

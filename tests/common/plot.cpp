@@ -29,9 +29,8 @@ TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::
   const std::filesystem::path file = folder.path() / "plot.svg";
   write_svg(file, kPlot);
   const std::string svg = text_of(file);
-  CHECK(svg.find("<svg") != std::string::npos);
-  for (const char* word : {"A title", ">tokens<", ">ms<", ">one<", ">two<"})
-    CHECK(svg.find(word) != std::string::npos);
+  CHECK(contains(svg, "<svg"));
+  for (const char* word : {"A title", ">tokens<", ">ms<", ">one<", ">two<"}) CHECK(contains(svg, word));
 }
 
 TEST_CASE("a plot with one x has its point in the middle, and gnuplot prints no warning" *
@@ -42,7 +41,7 @@ TEST_CASE("a plot with one x has its point in the middle, and gnuplot prints no 
     write_svg(folder.path() / "plot.svg", {"A title", "x", "y", {{"one", {{x, 2}}}, {"two", {{x, 3}}}}});
   }
   CHECK(captured.text() == "");
-  CHECK(text_of(folder.path() / "plot.svg").find(">1000000000<") != std::string::npos);
+  CHECK(contains(text_of(folder.path() / "plot.svg"), ">1000000000<"));
 }
 
 TEST_CASE("a line of up to 30 points has a marker at each" * doctest::skip(!has_gnuplot())) {
@@ -86,7 +85,7 @@ TEST_CASE("words of a plot are words, even if gnuplot would interpret them" * do
   plot.series[0].name = "'; system('touch " + trap.string() + "'); '";
   write_svg(file, plot);
   CHECK(!std::filesystem::exists(trap));
-  CHECK(text_of(file).find("100 % a_b^{c}") != std::string::npos);
+  CHECK(contains(text_of(file), "100 % a_b^{c}"));
 }
 
 TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_gnuplot())) {
@@ -96,7 +95,7 @@ TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_g
     write_svg(file, Timeline{"seconds", "row", {"wait", "work"}, {{"it's `one`", bars}, {"two", bars}}});
     const std::string svg = text_of(file);
     for (const char* word : {"it’s `one`", ">two<", ">seconds<", ">row<", ">wait<"})
-      CHECK(svg.find(word) != std::string::npos);
+      CHECK(contains(svg, word));
     int polygons = 0;
     for (std::size_t at = svg.find("<polygon"); at != svg.npos; at = svg.find("<polygon", at + 1)) ++polygons;
     return polygons;

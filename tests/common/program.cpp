@@ -34,7 +34,7 @@ void check_refused(const std::string& arguments, int status, const std::string& 
   CHECK(result.out == "");
   CHECK(begins_with(result.err, "error: "));
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
-  CHECK(result.err.find(part) != std::string::npos);
+  CHECK(contains(result.err, part));
 }
 
 json run_json(const std::string& arguments, const std::string& input = "") {
@@ -99,7 +99,7 @@ TEST_CASE("--help goes to standard output and names every option") {
   CHECK(result.err == "");
   for (const char* const option :
        {"--model", "--prompt", "--device", "--threads", "--json", "--max-new-tokens"}) {
-    CHECK(result.out.find(option) != std::string::npos);
+    CHECK(contains(result.out, option));
   }
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("a pipe gets the new text and nothing else; the statistics go to stand
   CHECK(result.status == 0);
   CHECK(result.out == object["sequences"][0]["text"].get<std::string>() + "\n");
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
-  CHECK(result.err.find("20 new tokens") != std::string::npos);
+  CHECK(contains(result.err, "20 new tokens"));
 }
 
 TEST_CASE("step 01 makes the reference's greedy choices wherever they are clear") {
@@ -348,7 +348,7 @@ TEST_CASE("an option that can be repeated takes one text each time") {
     const Result refused = run_whole(wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.find("error: not understood: zebra (") != std::string::npos);
+    CHECK(contains(refused.err, "error: not understood: zebra ("));
   }
   CHECK(run("--prompt a --prompt b").status == 2);  // there --prompt is for one text
 }
@@ -422,12 +422,12 @@ TEST_CASE("a trace never takes the place of a stream that is closed") {
   };
   const Result silent = run_whole("--max-new-tokens 3 --trace " + file + " >&-");
   CHECK(silent.status == 1);
-  CHECK(silent.err.find("error: standard output takes no more text") != std::string::npos);
+  CHECK(contains(silent.err, "error: standard output takes no more text"));
   CHECK(lines_of_trace() > 1);
   CHECK(run_whole("--max-new-tokens 3 --trace " + file + " 2>&-").status == 0);
   CHECK(lines_of_trace() > 3);
   CHECK(run_whole("--max-new-tokens 3 --trace " + file + " <&-").status == 0);
-  CHECK(run_whole("--prompt - <&-").err.find("standard input cannot be read") != std::string::npos);
+  CHECK(contains(run_whole("--prompt - <&-").err, "standard input cannot be read"));
 }
 
 TEST_CASE("a file whose every read fails is named") {
@@ -471,7 +471,7 @@ TEST_CASE("--help prints an option's values and its current one") {
         "--context N (1 or more)", "--benchmark DIR ", "--temperature X (a number of 0 or more)=1"}) {
     CAPTURE(words);
     CAPTURE(result.out);
-    CHECK(result.out.find(words) != std::string::npos);
+    CHECK(contains(result.out, words));
   }
 }
 
@@ -519,7 +519,7 @@ TEST_CASE(
 
   const Result twice = run_whole("--draft-model tales-1m --draft-model tales-1m");
   CHECK(twice.status == 2);
-  CHECK(twice.err.find("--draft-model tales-1m is given twice") != std::string::npos);
+  CHECK(contains(twice.err, "--draft-model tales-1m is given twice"));
   const TemporaryFolder other_ends, other_tokens;
   for (const TemporaryFolder* folder : {&other_ends, &other_tokens}) {
     for (const std::string file : {"config.json", "model.safetensors", "vocab.json", "merges.txt"}) {
@@ -535,7 +535,7 @@ TEST_CASE(
   other_tokens.write("vocab.json", ids.dump());
   const Result stranger = run_whole("--draft-model " + other_tokens.path().string());
   CHECK(stranger.status == 1);
-  CHECK(stranger.err.find("its vocabulary differs from that of") != std::string::npos);
+  CHECK(contains(stranger.err, "its vocabulary differs from that of"));
 }
 
 TEST_CASE("words that belong to no option are named in their order") {

@@ -211,14 +211,14 @@ TEST_CASE("the metrics have the time to each text's first token, and the mean ti
   reply->end_text(1, FinishReason::kLength);
   const std::string text = counted.text();
   CAPTURE(text);
-  CHECK(text.find("staircase_generated_tokens_total 5\n") != std::string::npos);
-  CHECK(text.find("staircase_time_per_output_token_seconds_sum 2\n") != std::string::npos);
-  CHECK(text.find("staircase_time_per_output_token_seconds_count 1\n") != std::string::npos);
-  CHECK(text.find(R"(staircase_time_per_output_token_seconds_bucket{le="2"} 1)") != std::string::npos);
-  CHECK(text.find("staircase_time_to_first_token_seconds_count 2\n") != std::string::npos);
-  CHECK(text.find(R"(staircase_time_to_first_token_seconds_bucket{le="50"} 0)") != std::string::npos);
+  CHECK(contains(text, "staircase_generated_tokens_total 5\n"));
+  CHECK(contains(text, "staircase_time_per_output_token_seconds_sum 2\n"));
+  CHECK(contains(text, "staircase_time_per_output_token_seconds_count 1\n"));
+  CHECK(contains(text, R"(staircase_time_per_output_token_seconds_bucket{le="2"} 1)"));
+  CHECK(contains(text, "staircase_time_to_first_token_seconds_count 2\n"));
+  CHECK(contains(text, R"(staircase_time_to_first_token_seconds_bucket{le="50"} 0)"));
   const std::string sum = "staircase_time_to_first_token_seconds_sum ";
-  REQUIRE(text.find(sum) != std::string::npos);
+  REQUIRE(contains(text, sum));
   CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(200.0).epsilon(0.05));
 }
 
@@ -300,7 +300,7 @@ TEST_CASE("log-probabilities are of the tokens that are shown, with their true b
       CHECK(token["top_logprobs"][1]["token"] == tokenizer().decode(std::vector<int>{5}));
     }
     CHECK(bytes == "\xf0\x9f\xa6\x8a!");
-    CHECK(told[0]["token"].get<std::string>().find("\xEF\xBF\xBD") != std::string::npos);
+    CHECK(contains(told[0]["token"].get<std::string>(), "\xEF\xBF\xBD"));
   }
 }
 

@@ -420,8 +420,8 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
   CHECK(refusal(R"({"prompt": [4095]})") == "");
   CHECK(begins_with(refusal(R"({"prompt": [4096]})"), "400 prompt: a token id of prompt is 4096"));
   // Such a text is not tokenized.
-  CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
-            .find("but the prompt has 1048576 bytes") != std::string::npos);
+  CHECK(contains(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}"),
+                 "but the prompt has 1048576 bytes"));
   CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 200000, "}")) ==
         "400 : the body has 200001 keys, but at most 2000 are read");
   CHECK(begins_with(refusal(many(R"({"prompt": [1)", ", 1", 1000000, "]}")),

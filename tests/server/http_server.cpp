@@ -182,7 +182,7 @@ TEST_CASE("an answer in pieces is one answer, small and large ones in their orde
     std::string said;
     while (!said.ends_with("\r\n\r\n")) said += client.exactly(1);
     CHECK(begins_with(said, "HTTP/1.1 200 "));
-    CHECK(said.find(length) != said.npos);
+    CHECK(contains(said, length));
   };
   client.send(kGet + kGet + "HEAD" + kGet.substr(3) + kGet);
   for (const bool has_body : {true, true, false, true}) {
@@ -423,7 +423,7 @@ TEST_CASE("a request that has arrived when the server is stopped gets its answer
   released = 2;
   const std::string answer = idle.read("hello");
   CHECK(begins_with(answer, "HTTP/1.1 200 "));
-  CHECK(answer.find("Connection: close") != answer.npos);
+  CHECK(contains(answer, "Connection: close"));
   CHECK(silent.ends());
   CHECK((idle.ends() && one.ends() && other.ends()));
   served.http.wait();
@@ -512,7 +512,7 @@ TEST_CASE("a check gets the header alone, and refuses a body before it is sent")
   whole.send(post("A: b") + "12345" + post("Authorization: yes") + "12345");
   const std::string both = whole.read("hello");
   CHECK(begins_with(both, "HTTP/1.1 401 "));
-  CHECK(both.find("HTTP/1.1 200 ") != both.npos);
+  CHECK(contains(both, "HTTP/1.1 200 "));
   CHECK(checked == 4);
 }
 
