@@ -27,7 +27,7 @@ struct FleetOptions {
   int replicas = 1;         ///< how many servers there are
   bool least_busy = false;  ///< a request goes to the one with the fewest texts; otherwise to the next in
                             ///< turn
-  int ranks = 1;            ///< that share each server's model, as in step 97
+  int ranks = 1;            ///< that share each server's model, as in step 98
   float link_gbit = 10.0f;  ///< per second, that a rank receives
   float link_us = 50.0f;    ///< what a call to the other ranks takes besides
 };

@@ -48,7 +48,7 @@ PassCost fit(const std::vector<MeasuredPass>& passes);
 /// other work on the machine can only add to it.
 PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
 
-/// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 97). Each computes its part
+/// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 98). Each computes its part
 /// of `alone`, and waits for the calls and bytes of its link: two sums per block and one of the embedding,
 /// and the logits of the others' tokens. (Large sums of three ranks or more cost less: `Ranks::all_reduce`.)
 PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelConfig& config);

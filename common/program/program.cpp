@@ -43,7 +43,7 @@ void check_copies(const Ranks& ranks) {
   quiet() = started_rank() > 0;
   throw UsageError(
       "mpirun has started {} copies of this program, but each would run alone: start it without "
-      "mpirun, or run 97-tensor-parallel or a server, built with MPI",
+      "mpirun, or run 98-tensor-parallel or a server, built with MPI",
       started_copies());
 }
 

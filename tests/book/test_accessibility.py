@@ -22,7 +22,7 @@ from chosen import chosen
 PAGES = ("index.html", "docs/index.html", "docs/steps.html", "docs/glossary.html", "docs/how-gpt2-works.html",
          "docs/server.html", "docs/scaling.html", "docs/benchmarks/cpu.html", "docs/playground.html", "steps/01-greedy-decoding/index.html",
          "steps/06-top-k/index.html", "steps/15-kv-cache-fix/index.html", "steps/40-beam-search/index.html",
-         "steps/99-chat-server/index.html", "steps/06-top-k/folder.html", "source/common/decoding/sampling.h.html",
+         "steps/97-chat-server/index.html", "steps/06-top-k/folder.html", "source/common/decoding/sampling.h.html",
          "source/CITATION.cff.html", "compare.html?from=05&to=07", "search.html?q=nucleus", "search.html?q=nuclues")
 PLAYGROUND = ("06-top-k", "40-beam-search")  # their pages have a terminal
 

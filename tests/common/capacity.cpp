@@ -61,7 +61,7 @@ TEST_CASE("a rank of several computes its part, and waits for calls and bytes") 
   CHECK(two.row == about(1e-4 + (2 * 128 + 2048 + 1) * 1e-6, 1e-6));
   CHECK(two.token == about(1.5e-5 + 7 * 128 * 1e-6, 1e-6));
   CHECK(two.position == about(2e-7, 1e-6));
-  // A token of one row: what a rank receives in step 97, from each other rank.
+  // A token of one row: what a rank receives in step 98, from each other rank.
   fleet.ranks = 3;
   const PassCost three = shared(alone, fleet, config);
   CHECK(three.row + three.token - (alone.row + alone.token) / 3 ==

@@ -10,7 +10,7 @@
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
 #include "kernels/cuda/nccl_link.h"
-#include "steps/98-pipeline-parallel/pipeline.h"
+#include "steps/99-pipeline-parallel/pipeline.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/cuda_emulation/nccl_stand_in.h"

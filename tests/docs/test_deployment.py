@@ -69,7 +69,7 @@ class Kubernetes(unittest.TestCase):
         port = options[options.index("--port") + 1]
         self.assertIn(f"containerPort: {port}\n", MANIFEST.read_text())
 
-    @unittest.skipUnless(MPIRUN and (BUILD / "steps/99-chat-server").exists(), "mpirun or the server is missing")
+    @unittest.skipUnless(MPIRUN and (BUILD / "steps/97-chat-server").exists(), "mpirun or the server is missing")
     def test_the_command_serves_on_its_ranks_and_ends_as_the_pod_ends_it(self):
         command, options = words("command"), words("args")
         options[options.index("--model") + 1] = "tales-llama-1m"
@@ -103,9 +103,9 @@ class Slurm(unittest.TestCase):
         self.assertGreater(len(options), 4)
         self.assertLess(max(options), min(commands))
 
-    @unittest.skipUnless(MPIRUN and (BUILD / "steps/97-tensor-parallel").exists(), "mpirun or the step is missing")
+    @unittest.skipUnless(MPIRUN and (BUILD / "steps/98-tensor-parallel").exists(), "mpirun or the step is missing")
     def test_the_job_runs_the_program_on_as_many_ranks_as_it_has_tasks(self):
-        command = [BUILD / "steps/97-tensor-parallel", "--model", "tales-llama-1m", "--prompt", "A fox",
+        command = [BUILD / "steps/98-tensor-parallel", "--model", "tales-llama-1m", "--prompt", "A fox",
                    "--max-new-tokens", 8, "--json"]
         alone = call(*command)
         for tasks in (1, 3):

@@ -171,7 +171,7 @@ class Numbers(unittest.TestCase):
 
     def test_ranks_receive_what_the_formula_of_scaling_says(self):
         for ranks in (2, 3, 4):
-            done = subprocess.run([BUILD / "steps/97-tensor-parallel", "--device", "cpu", "--model", "tales-llama-1m", "--prompt",
+            done = subprocess.run([BUILD / "steps/98-tensor-parallel", "--device", "cpu", "--model", "tales-llama-1m", "--prompt",
                                    "A fox", "--max-new-tokens", "0", "--compare-ranks", str(ranks)],
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -182,7 +182,7 @@ class Numbers(unittest.TestCase):
     def test_stages_receive_what_the_formula_of_scaling_says(self):
         """Three stages, two texts: the stream of all tokens from the stage before, and on all but the last the
         logits."""
-        done = subprocess.run([BUILD / "steps/98-pipeline-parallel", "--device", "cpu", "--model", "tales-llama-1m",
+        done = subprocess.run([BUILD / "steps/99-pipeline-parallel", "--device", "cpu", "--model", "tales-llama-1m",
                                "--prompt", "A fox", "--prompt", "The wolf", "--max-new-tokens", "1", "--compare-ranks", "3"],
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)

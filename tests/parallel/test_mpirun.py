@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 BUILD, SOURCE = Path(os.environ["STAIRCASE_BUILD"]), Path(__file__).resolve().parents[2]
-PROGRAM, STAGES, WITHOUT = (BUILD / "steps" / name for name in ("97-tensor-parallel", "98-pipeline-parallel",
+PROGRAM, STAGES, WITHOUT = (BUILD / "steps" / name for name in ("98-tensor-parallel", "99-pipeline-parallel",
                                                                 "01-greedy-decoding"))
 # Where the tests run there may be fewer processors than ranks, and no other user than root.
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
@@ -193,7 +193,7 @@ class Mpirun(unittest.TestCase):
         done = self.on(2, "--prompt", "A fox", program=WITHOUT)
         self.assertEqual(done.returncode, 2)
         self.assertEqual(errors(done), ["error: mpirun has started 2 copies of this program, but each would run alone: start "
-                                        "it without mpirun, or run 97-tensor-parallel or a server, built with MPI"])
+                                        "it without mpirun, or run 98-tensor-parallel or a server, built with MPI"])
         self.assertEqual(done.stdout, "")
 
 

@@ -6,7 +6,7 @@ import unittest
 
 from test_mpirun import BUILD, call, errors
 
-PROGRAM = BUILD / "steps/98-pipeline-parallel"
+PROGRAM = BUILD / "steps/99-pipeline-parallel"
 PROMPTS = ("A fox", "The wolf", "Once upon a time there was a king", "", "The lion said")
 TEXTS = [*(part for prompt in PROMPTS for part in ("--prompt", prompt)),
          "--threads", "1", "--max-new-tokens", "20", "--json"]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 sys.path.append(str(ROOT / "tests"))
 PROGRAM = BUILD / "steps/68-graceful-shutdown"
-CHATS = BUILD / "steps/99-chat-server"      # answers conversations as well
+CHATS = BUILD / "steps/97-chat-server"      # answers conversations as well
 ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP
 TEMPLATE = """{% for message in messages %}{{ message.role }}:{{ message.content }}<|endoftext|>
 {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""

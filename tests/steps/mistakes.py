@@ -1046,7 +1046,7 @@ MISTAKES = {
         ("the answer's room is not limited to a quarter", "conversation.h",
          "std::min(options_.stopping.max_new_tokens, context / 4)", "options_.stopping.max_new_tokens"),
     ],
-    "97-tensor-parallel": [
+    "98-tensor-parallel": [
         ("every rank adds the residual stream", "forward_pass.h",
          "pass.ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore", "Epilogue::kAdd"),
         ("no rank adds the residual stream", "forward_pass.h",
@@ -1062,7 +1062,7 @@ MISTAKES = {
          "  std::vector<float> own(parts.begin() + mine, parts.begin() + mine + sums.size());\n"
          "  std::copy(parts.begin(), parts.begin() + sums.size(), parts.begin() + mine);\n  sums = own;\n"),
     ],
-    "98-pipeline-parallel": [
+    "99-pipeline-parallel": [
         ("the first rank receives, too", "pipeline.h",
          "if (ranks.rank() > 0) pass.receive", "if (ranks.size() > 1) pass.receive"),
         ("nothing is received", "pipeline.h", "  if (ranks.rank() > 0) pass.receive(x, ranks.rank() - 1);\n", ""),
@@ -1078,7 +1078,7 @@ MISTAKES = {
          "std::min<std::int64_t>(micro_batches, sequences)",
          "std::min<std::int64_t>(1 + 0 * micro_batches, sequences)"),
     ],
-    "99-chat-server": [
+    "97-chat-server": [
         ("a text that returns counts again", "cached_prompts.h", "row.number > last_", "row.number >= 0"),
         ("all of the prompt counts as cached", "cached_prompts.h",
          "row.tokens.size() - tokens.size()", "row.tokens.size()"),

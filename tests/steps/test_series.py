@@ -92,9 +92,9 @@ LESSON = {
     "95-kept-answers": "conversation.h known_tokens.h",
     "96-dropped-turns": "conversation.h dropped_turns.h",
     "39-min-p": "main.cpp min_p.h",
-    "97-tensor-parallel": "forward_pass.h main.cpp",
-    "98-pipeline-parallel": "main.cpp pipeline.h",
-    "99-chat-server": "cached_prompts.h chat.h main.cpp service.h",
+    "98-tensor-parallel": "forward_pass.h main.cpp",
+    "99-pipeline-parallel": "main.cpp pipeline.h",
+    "97-chat-server": "cached_prompts.h chat.h main.cpp service.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -138,10 +138,10 @@ SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cac
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
-          "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something other than continue a text
+          "95-kept-answers", "96-dropped-turns", "97-chat-server"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
 OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
-                "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "97-tensor-parallel"}
+                "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "98-tensor-parallel"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
@@ -191,9 +191,9 @@ class Series(unittest.TestCase):
         self.assertLessEqual(set(named), {step.name for step in STEPS})
 
     def test_the_tens_of_a_number_name_the_branch(self):
-        """But 97 and 98, which the last branch has of the nineties."""
+        """But 98 and 99, which the last branch has of the nineties."""
         def tens(step):
-            return "97 and 98" if step.number in ("97", "98") else step.number[0]
+            return "98 and 99" if step.number in ("98", "99") else step.number[0]
 
         of_tens = {tens(step): step.branch() for step in STEPS if int(step.number) > series.CHAIN}
         self.assertEqual(len(set(of_tens.values())), len(of_tens))

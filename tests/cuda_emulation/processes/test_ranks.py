@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "parallel"))
 from test_mpirun import BUILD, ENVIRONMENT, TEXT, errors, tokens  # noqa: E402
 
 PROGRAMS = BUILD / "tests/cuda_emulation/processes"
-MATRICES, BLOCKS, SERVER = (PROGRAMS / name for name in ("97-tensor-parallel", "98-pipeline-parallel", "99-chat-server"))
+MATRICES, BLOCKS, SERVER = (PROGRAMS / name for name in ("98-tensor-parallel", "99-pipeline-parallel", "97-chat-server"))
 TEXT = (*TEXT[:-1], "3", "--device", "cuda")
 WAIT = 1.0  # for another rank's GPU, in seconds, where one does not answer; else a minute
 SOON = 25.0  # for all to end: emulated GPUs compute slowly, where other tests run as well
