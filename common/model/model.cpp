@@ -107,7 +107,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   }
   const int rank = ranks != nullptr ? ranks->rank() : 0, size = ranks != nullptr ? ranks->size() : 1;
   model.share_ = std::make_unique<Share>(split == Split::kBlocks ? Share::of_blocks(model.config_, rank, size)
-                                                                 : Share(model.config_, rank, size));
+                                                                 : Share(model.config_, rank, size, dtype));
   model.config_ = model.share_->part_of(model.config_);
   WeightReader weights(std::move(checkpoint), *model.device_, dtype, std::string(family.prefix),
                        *model.share_);

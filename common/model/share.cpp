@@ -1,6 +1,7 @@
 #include "common/model/share.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/base/error.h"
 #include "kernels/tensor.h"
@@ -41,17 +42,26 @@ Share::Share(const ModelConfig& config)
       tokens(config.vocab_size),
       blocks(config.n_layer) {}
 
-Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
+Share::Share(const ModelConfig& config, int rank, int size, DType dtype) : Share(config) {
   if (size == 1) return;
+  const std::int64_t group = dtype == DType::kInt8 ? kGroup : dtype == DType::kInt4 ? kInt4Group : 1;
+  const std::int64_t heads_together = group / std::gcd(group, config.head_size);  // they fill whole groups
   if (size > std::min(config.n_head, config.n_inner)) {
     throw Error("the model has {} heads and {} columns of an MLP; {} ranks do not fit", config.n_head,
                 config.n_inner, size);
   }
-  const Slice heads = slice_of(config.n_head, rank, size);
+  const auto parts = [](std::int64_t whole, std::int64_t unit) { return (whole + unit - 1) / unit; };
+  if (const std::int64_t most = std::min(parts(config.n_head, heads_together), parts(config.n_inner, group));
+      size > most) {
+    throw Error(
+        "{} ranks do not fit: in {}, {} weights share a scale, so the {} heads of size {} and {} columns of "
+        "an MLP can be cut into at most {} parts",
+        size, to_string(dtype), group, config.n_head, config.head_size, config.n_inner, most);
+  }
+  const Slice heads = slice_of(config.n_head, rank, size, heads_together);
   queries = {config.query_width(), heads.first * config.head_size, heads.count * config.head_size};
   keys = keys_of(config, heads.first, heads.count);
-  // Cut between groups, so that weights in 8 or 4 bits are the same numbers as in one process.
-  inner = slice_of(config.n_inner, rank, size, config.n_inner < kGroup * size ? 1 : kGroup);
+  inner = slice_of(config.n_inner, rank, size, config.n_inner < kGroup * size ? group : kGroup);
   tokens = (config.vocab_size + size - 1) / size;
   const std::int64_t token = std::min<std::int64_t>(rank * tokens, config.vocab_size);
   vocabulary = {config.vocab_size, token, std::min(tokens, config.vocab_size - token)};

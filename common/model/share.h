@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/config.h"
+#include "kernels/tensor.h"
 
 namespace staircase {
 
@@ -36,8 +37,10 @@ struct Share {
 
   /// The whole model, for a single rank.
   explicit Share(const ModelConfig& config);
-  /// A part of each matrix. Throws Error if there are more ranks than heads or columns of the MLP.
-  Share(const ModelConfig& config, int rank, int size);
+  /// A part of each matrix. Weights of some types share a scale in groups: these are not cut, so that each
+  /// weight is the number that one process has. Throws Error if there are more ranks than heads or columns of
+  /// the MLP, or than groups of them.
+  Share(const ModelConfig& config, int rank, int size, DType dtype = DType::kFloat32);
   /// Some whole blocks. Throws Error if there are more ranks than blocks.
   static Share of_blocks(const ModelConfig& config, int rank, int size);
 
