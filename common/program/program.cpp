@@ -367,7 +367,14 @@ int Program::run(int argc, char** argv, std::unique_ptr<Ranks> ranks, const Serv
 
 int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {
   try {
-    if (const auto help = impl_->command_line.parse(argc, argv)) {
+    const auto help = impl_->command_line.parse(argc, argv);
+    // Otherwise this rank would end, and the others wait for it.
+    if (const auto other = impl_->ranks->first_other(help ? 1 : 0)) {
+      throw UsageError(
+          "rank {} has another --help than rank 0, where it is {}; all ranks need the same options", *other,
+          help ? "true" : "off");
+    }
+    if (help) {
       print(*help);
       return 0;
     }

@@ -108,6 +108,17 @@ class Mpirun(unittest.TestCase):
                 error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second))
                 self.assertIn(f"error: rank 1 has {said}", error)
 
+    def test_help_for_some_ranks_alone_is_refused(self):
+        for first, second, said in (((), ("--help",), "off"), (("--help",), (), "true")):
+            error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second), status=2)
+            self.assertIn(f"error: rank 1 has another --help than rank 0, where it is {said}", error)
+        done = self.on(2, "--help")
+        self.assertEqual((done.returncode, done.stdout), (0, call(PROGRAM, "--help").stdout), done.stderr)
+
+    def test_a_bad_option_of_one_rank_ends_all(self):
+        for first, second in (((), ("--wrong",)), (("--wrong",), ())):
+            self.assertIn("--wrong", self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second), status=2))
+
     def test_a_rank_with_another_prompt_is_refused(self):
         other = [option if option != "A fox" else "A dog" for option in TEXT]
         error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
