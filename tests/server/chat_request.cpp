@@ -210,8 +210,8 @@ TEST_CASE("the options of a completion are those of a chat") {
   CHECK(read.sampling.seed == 11);
   CHECK(read.logprobs.count == 4);
   CHECK(read.stop.sequences == std::vector<std::string>{"x", "<|im_end|>"});
-  CHECK(read.before);
-  CHECK(read.after);
+  CHECK(read.edit_raw_logits);
+  CHECK(read.edit_final_logits);
   CHECK(chat.stream);
   CHECK(chat.include_usage);
 }

@@ -344,7 +344,7 @@ TEST_CASE(
     for (int i = 0; i < ahead; ++i) more += kGet;
     client.send(more);
     std::this_thread::sleep_for(100ms);
-    waits->post_at_once([&] { waits->send({.body = "hello"}); });
+    waits->post_without_flush([&] { waits->send({.body = "hello"}); });
     const std::string answers = client.read("no such bytes", 300ms);
     int count = 0;
     for (std::size_t at = 0; (at = answers.find("hello", at)) != answers.npos; ++at) ++count;
