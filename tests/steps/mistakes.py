@@ -1042,7 +1042,7 @@ MISTAKES = {
         ("turns are dropped although everything fits", "conversation.h",
          "answer <= context) return prompt;", "answer < context) return prompt;"),
         ("all dropped messages are reported again", "conversation.h",
-         "turns_.count() - dropped_before", "turns_.count()"),
+         "turns_.report()};", "turns_.count()};"),
         ("the answer's room is not limited to a quarter", "conversation.h",
          "std::min(options_.stopping.max_new_tokens, context / 4)", "options_.stopping.max_new_tokens"),
     ],
