@@ -156,7 +156,7 @@ class Prose(unittest.TestCase):
                            ("docs/prefill-and-decode.md", f"1000 / {decode} = {1000 / float(decode):.1f} ms"),
                            ("docs/prefill-and-decode.md", f"({decode} and {batch} tokens/s"),
                            ("docs/memory.md", f"{rate['int8']}, against {rate['bfloat16'].split()[0]} in bfloat16"),
-                           ("README.md", f"decodes {rate['bfloat16']}, {one['bfloat16']['percent_of_copy']:.0f} % of")):
+                           ("README.md", f"decoded {rate['bfloat16']}, {one['bfloat16']['percent_of_copy']:.0f} % of")):
             self.assertIn(text, prose(ROOT / page))
 
     def test_a_wrong_ratio_is_found(self):
