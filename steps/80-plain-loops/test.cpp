@@ -13,7 +13,7 @@ TEST_CASE("the logits after one token are those that transformers computes") {
   const PlainModel plain(reference_model("gpt2"));
   for (const nlohmann::json& one : reference_cases("gpt2")) {
     const Vector logits = plain.logits(one["ids"][0].get<int>());
-    CHECK(difference(at(logits, one["slots"]), one["first_token_logits"].get<Vector>()) < 1e-4);
+    CHECK(difference(at(logits, one["places"]), one["first_token_logits"].get<Vector>()) < 1e-4);
   }
 }
 

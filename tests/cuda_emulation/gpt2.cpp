@@ -78,12 +78,12 @@ TEST_CASE("on the emulated GPU a pass that finds no memory adds nothing to its c
 }
 
 TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in few bits four more") {
-  const std::vector<int> text(16, 7);
   const auto kernels_of_a_layer = [&](DType dtype) {
+    const std::vector<int> text(33, 7);
     Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
     const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
     const int before = so_far();
-    model.last_logits(text, 16);
+    model.last_logits(text, 33);
     // Besides the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
     // bits and widens its weights to them.
     const int others = dtype == DType::kFloat32 ? 3
@@ -99,6 +99,18 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
   CHECK(kernels_of_a_layer(DType::kBFloat16) == 9);
   CHECK(kernels_of_a_layer(DType::kInt8) == 13);
   CHECK(kernels_of_a_layer(DType::kInt4) == 13);
+}
+
+TEST_CASE("on the emulated GPU a layer of up to 32 tokens with bfloat16 weights takes five kernels") {
+  Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), DType::kBFloat16);
+  for (const int tokens : {1, 2, 9, 32}) {
+    const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
+    const int before = so_far();
+    model.last_logits(std::vector<int>(static_cast<std::size_t>(tokens), 7), tokens);
+    // Besides the layers: the embedding, and the output layer, which takes its rows through the last norm.
+    CAPTURE(tokens);
+    CHECK(so_far() - before == 2 + 5 * model.config().n_layer);
+  }
 }
 
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
