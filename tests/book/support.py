@@ -28,8 +28,10 @@ def small_repository(folder):
         for page in (root / "steps" / name).glob("*.md"):
             text = page.read_text(encoding="utf-8")
             page.write_text(re.sub(r"\[([^]]*)\]\(\.\./(?!0[123]-)[^)]*\)", r"\1", text), encoding="utf-8")  # steps that are not here
-    for name in ("tools/step_commands", "docs/book"):
+    for name in ("tools/step_commands", "docs/book", "bench"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "docs/benchmarks").mkdir()
+    shutil.copy(ROOT / "docs/benchmarks/cpu.json", root / "docs/benchmarks")
     (root / "common/decoding").mkdir(parents=True)
     (root / "common/decoding/landed.txt").write_text("")
     (root / "README.md").write_text("# A small book\n\n## The staircase\n\n[The first step](steps/01-greedy-decoding).\n")
