@@ -32,7 +32,7 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
 }
 
 /// The rotations of all new tokens, [n_tokens, rotary.size()].
-std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
+std::vector<float> rotations_of(const PackedTokens& packed, const Rotary& rotary) {
   const auto width = static_cast<std::size_t>(rotary.size());
   std::vector<float> rotations(packed.tokens.size() * width);
   for (std::size_t s = 0; s < packed.starts.size(); ++s) {
@@ -132,7 +132,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   wanted_rows_ = next(packed.wanted_rows);
   if (rotary.size() > 0) {
     rotations_ = matrix(memory_.rotations, batch_.n_tokens(), rotary.size());
-    device_.copy_from_host(turns_of(packed, rotary), rotations_);
+    device_.copy_from_host(rotations_of(packed, rotary), rotations_);
   }
   logits_ = matrix(memory_.logits, wanted_rows_.size(), config_.vocab_size);
 }
