@@ -467,15 +467,39 @@ Value to_float(const Value& value, const Value& otherwise) {
   return otherwise.is_undefined() ? Value(0.0) : otherwise;
 }
 
+// Methods, filters and tests by name.
+
+/// One call of a method or filter: of what, and the values of its parameters.
+struct Call {
+  const Value& self;
+  const Values& given;
+  Budget& budget;
+
+  /// What a text's method or a text filter works with: any value as a text.
+  Text text() const {
+    Text text = to_text(self, budget);
+    budget.spend_bytes(text.size());
+    return text;
+  }
+  Values elements() const { return jinja::elements(self, budget); }
+};
+
+struct Callable {
+  std::vector<std::string> parameters;  // as of bind()
+  Value (*run)(const Call& call);
+};
+using Callables = std::map<std::string, Callable>;
+
 /// tojson(ensure_ascii, indent, separators, sort_keys), as transformers defines it.
-Value json_of(const Value& value, const Values& given, Budget& budget) {
+Value json_of(const Call& call) {
+  const Values& given = call.given;
   JsonStyle style;
   style.ensure_ascii = is_true(given[0]);
   style.sort_keys = is_true(given[3]);
   if (given[1].text()) {
     style.indent = given[1].text()->bytes;
   } else if (!given[1].is_undefined() && !given[1].is_none()) {
-    style.indent = repeated(Text::of_template(" "), integer_of(given[1], "tojson"), budget).bytes;
+    style.indent = repeated(Text::of_template(" "), integer_of(given[1], "tojson"), call.budget).bytes;
   }
   style.comma = style.indent ? "," : ", ";
   style.colon = ": ";
@@ -484,206 +508,222 @@ Value json_of(const Value& value, const Values& given, Budget& budget) {
     style.comma = text_of(separators->items[0], "tojson").bytes;
     style.colon = text_of(separators->items[1], "tojson").bytes;
   }
-  return to_json(value, style, budget);
+  return to_json(call.self, style, call.budget);
 }
 
-// Methods and filters by name.
-
-using Parameters = std::map<std::string, std::vector<std::string>>;
-
-const Parameters kFilters = {
-    {"abs", {}},
-    {"capitalize", {}},
-    {"default", {"?default_value", "?boolean"}},
-    {"dictsort", {"?case_sensitive", "?by", "?reverse"}},
-    {"escape", {}},
-    {"first", {}},
-    {"float", {"?default"}},
-    {"indent", {"?width", "?first", "?blank"}},
-    {"int", {"?default"}},
-    {"items", {}},
-    {"join", {"?d", "?attribute"}},
-    {"last", {}},
-    {"length", {}},
-    {"list", {}},
-    {"lower", {}},
-    {"max", {"?case_sensitive", "?attribute"}},
-    {"min", {"?case_sensitive", "?attribute"}},
-    {"replace", {"old", "new", "?count"}},
-    {"reverse", {}},
-    {"safe", {}},
-    {"sort", {"?reverse", "?case_sensitive", "?attribute"}},
-    {"string", {}},
-    {"sum", {"?attribute", "?start"}},
-    {"title", {}},
-    {"tojson", {"?ensure_ascii", "?indent", "?separators", "?sort_keys"}},
-    {"trim", {"?chars"}},
-    {"unique", {"?case_sensitive", "?attribute"}},
-    {"upper", {}},
-};
-
-const Parameters kTextMethods = {
-    {"capitalize", {}},
-    {"count", {"sub"}},
-    {"endswith", {"suffix"}},
-    {"join", {"iterable"}},
-    {"lower", {}},
-    {"lstrip", {"?chars"}},
-    {"replace", {"old", "new", "?count"}},
-    {"rstrip", {"?chars"}},
-    {"split", {"?sep", "?maxsplit"}},
-    {"splitlines", {"?keepends"}},
-    {"startswith", {"prefix"}},
-    {"strip", {"?chars"}},
-    {"title", {}},
-    {"upper", {}},
-};
-
-const Parameters kDictMethods = {
-    {"copy", {}}, {"get", {"key", "?default"}}, {"items", {}}, {"keys", {}}, {"values", {}}};
-
-/// The method `name` of Python's str.
-Value call_text_method(const std::string& name, const Text& text, const Values& given, Budget& budget) {
-  budget.spend_bytes(text.size());
-  if (name == "capitalize") return Text::mixed(to_capitalized(text.bytes), {&text});
-  if (name == "lower") return Text::mixed(to_lower(text.bytes), {&text});
-  if (name == "upper") return Text::mixed(to_upper(text.bytes), {&text});
-  if (name == "title") return Text::mixed(to_title(text.bytes), {&text});
-  if (name == "lstrip") return stripped(text, given[0], kLeft);
-  if (name == "rstrip") return stripped(text, given[0], kRight);
-  if (name == "strip") return stripped(text, given[0], kBoth);
-  if (name == "startswith" || name == "endswith") return has_at_end(text, given[0], name == "startswith");
-  if (name == "splitlines") {
-    const bool keep_ends = !given[0].is_undefined() && integer_of(given[0], "splitlines") != 0;
-    return list_of(lines_of(text, keep_ends, budget), budget);
-  }
-  if (name == "split") {
-    const std::int64_t most = count_of(given[1], "split");
-    const bool at_spaces = given[0].is_undefined() || given[0].is_none();
-    return list_of(at_spaces ? split_at_spaces(text, most, budget)
-                             : split_at(text, text_of(given[0], "split").bytes, most, budget),
-                   budget);
-  }
-  if (name == "replace") {
-    return replaced(text, text_of(given[0], "replace"), text_of(given[1], "replace"),
-                    count_of(given[2], "replace"), budget);
-  }
-  if (name == "count") {
-    return static_cast<std::int64_t>(split_at(text, text_of(given[0], "count").bytes, -1, budget).size()) - 1;
-  }
-  const Values all = elements(given[0], budget);
-  for (const Value& value : all) text_of(value, "join");
-  return joined(texts_of(all, budget), text, budget);
+/// The text, rewritten by `change`: to_lower and the like.
+template <std::string (*change)(std::string_view)>
+Value changed(const Call& call) {
+  const Text text = call.text();
+  return Text::mixed(change(text.bytes), {&text});
 }
 
-/// The method `name` of Python's dict.
-Value call_dict_method(const std::string& name, const Value& self, const Values& given, Budget& budget) {
-  const Dict& dict = *self.dict();
-  if (name == "copy") return self;
-  if (name == "items") return pairs_of(dict, Kind::kView, budget);
-  if (name == "keys") return make_list(elements(self, budget), budget, Kind::kView);
-  if (name == "values") {
-    Values values;
-    for (const auto& item : dict.items) values.push_back(item.second);
-    return make_list(std::move(values), budget, Kind::kView);
-  }
-  require_hashable(given[0]);
-  const Value* found = dict.find(given[0], budget);
-  return found ? *found : given[1];
+Value split(const Call& call) {
+  const Text text = call.text();
+  const std::int64_t most = count_of(call.given[1], "split");
+  const bool at_spaces = call.given[0].is_undefined() || call.given[0].is_none();
+  return list_of(at_spaces ? split_at_spaces(text, most, call.budget)
+                           : split_at(text, text_of(call.given[0], "split").bytes, most, call.budget),
+                 call.budget);
 }
 
-/// A filter that turns any value into a text.
-Value call_text_filter(const std::string& name, const Text& text, const Values& given, Budget& budget) {
-  budget.spend_bytes(text.size());
-  if (name == "string") return text;
-  if (name == "title") return titled(text);
-  if (name == "escape") return text.is_html ? text : escaped(text, budget);
-  if (name == "trim") return stripped(text, given[0], kBoth);
-  if (name == "replace") {
-    return replaced(text, to_text(given[0], budget), to_text(given[1], budget), count_of(given[2], "replace"),
-                    budget);
-  }
-  if (name != "safe") return call_text_method(name, text, given, budget);
-  Text html = text;
-  html.is_html = true;
-  return html;
-}
-
-/// A filter that takes any value with elements.
-Value call_list_filter(const std::string& name, const Value& input, const Values& given, Budget& budget) {
-  Values all = elements(input, budget);
-  if (name == "list") return make_list(std::move(all), budget);
-  if (name == "first") return all.empty() ? Value(Undefined{"the first item of an empty list"}) : all.front();
-  if (name == "last") return all.empty() ? Value(Undefined{"the last item of an empty list"}) : all.back();
-  if (name == "join") {
-    for (Value& value : all) value = at_path(value, given[1], budget);
-    return joined(texts_of(all, budget), to_text(given[0], budget), budget);
-  }
-  if (name == "reverse") {
-    std::reverse(all.begin(), all.end());
-    if (input.text()) return joined(texts_of(all, budget), {}, budget);
-    return make_list(std::move(all), budget, Kind::kIterator);
-  }
-  if (name == "sort") {
-    const bool reverse = !given[0].is_undefined() && integer_of(given[0], "sort") != 0;
-    return make_list(sorted(std::move(all), given[2], is_true(given[1]), reverse, budget), budget);
-  }
-  if (name == "sum") {
-    if (given[1].text()) throw Fault("uses sum with a text; join makes one of many");
-    Value total = given[1].is_undefined() ? Value(std::int64_t{0}) : given[1];
-    for (const Value& value : all) total = binary("+", total, at_path(value, given[0], budget), budget);
-    return total;
-  }
-  if (name == "unique") {
-    return make_list(unique(all, given[1], is_true(given[0]), budget), budget, Kind::kIterator);
-  }
-  all = sorted(std::move(all), given[1], is_true(given[0]), name == "max", budget);
+/// The first in order; with `reverse`, the last.
+Value extreme(const Call& call, bool reverse) {
+  const Values all = sorted(call.elements(), call.given[1], is_true(call.given[0]), reverse, call.budget);
   return all.empty() ? Value(Undefined{"an item of an empty list"}) : all.front();
 }
 
-Value call_filter(const std::string& name, const Value& input, const Values& given, Budget& budget) {
-  if (name == "abs") return absolute(input);
-  if (name == "int") return to_integer(input, given[0]);
-  if (name == "float") return to_float(input, given[0]);
-  if (name == "length") return static_cast<std::int64_t>(length(input));
-  if (name == "tojson") return json_of(input, given, budget);
-  if (name == "default") {
-    const bool absent = input.is_undefined() || (is_true(given[1]) && !is_true(input));
-    return absent ? given[0] : input;
-  }
-  if (name == "items") {
-    if (input.is_undefined()) return make_list({}, budget, Kind::kIterator);
-    return pairs_of(dict_of(input, "items"), Kind::kIterator, budget);
-  }
-  if (name == "dictsort") {
-    const std::string by = given[1].is_undefined() ? "key" : text_of(given[1], "dictsort").bytes;
-    if (by != "key" && by != "value") throw Fault(fmt::format("uses dictsort by {}", shown(by)));
-    const Value pairs = pairs_of(dict_of(input, "dictsort"), Kind::kList, budget);
-    return make_list(sorted(pairs.sequence()->items, Value(std::int64_t{by == "value"}), is_true(given[0]),
-                            is_true(given[2]), budget),
-                     budget);
-  }
-  if (name == "indent") {
-    const bool has_width = !given[0].is_undefined() && !given[0].text();
-    const std::int64_t width = has_width ? integer_of(given[0], "indent") : 4;
-    const Text indent = given[0].text() ? *given[0].text() : repeated(Text::of_template(" "), width, budget);
-    return indented(text_of(input, "indent"), indent, is_true(given[1]), is_true(given[2]), budget);
-  }
-  static const std::set<std::string> of_lists = {"first", "join", "last",    "list", "max",
-                                                 "min",   "sort", "reverse", "sum",  "unique"};
-  if (of_lists.contains(name)) {
-    const bool iterator = input.sequence() && input.sequence()->kind == Kind::kIterator;
-    if (iterator && (name == "last" || name == "reverse"))
-      throw Fault(fmt::format("uses {} on {}", name, kMade));
-    return call_list_filter(name, input, given, budget);
-  }
-  return call_text_filter(name, to_text(input, budget), given, budget);
+/// The elements of what is no iterator.
+Values lasting_elements(const Call& call, const char* filter) {
+  if (call.self.sequence() && call.self.sequence()->kind == Kind::kIterator)
+    throw Fault(fmt::format("uses {} on {}", filter, kMade));
+  return call.elements();
 }
 
-/// The arguments of a filter or method. An undefined one must not pass for one that is missing.
-Values bound(const Parameters& all, const std::string& name, Arguments given) {
+/// Python's methods of str.
+const Callables kTextMethods = {
+    {"capitalize", {{}, changed<to_capitalized>}},
+    {"count",
+     {{"sub"},
+      [](const Call& call) -> Value {
+        const std::string& part = text_of(call.given[0], "count").bytes;
+        return static_cast<std::int64_t>(split_at(call.text(), part, -1, call.budget).size()) - 1;
+      }}},
+    {"endswith",
+     {{"suffix"}, [](const Call& call) -> Value { return has_at_end(call.text(), call.given[0], false); }}},
+    {"join",
+     {{"iterable"},
+      [](const Call& call) -> Value {
+        const Values all = jinja::elements(call.given[0], call.budget);
+        for (const Value& value : all) text_of(value, "join");
+        return joined(texts_of(all, call.budget), call.text(), call.budget);
+      }}},
+    {"lower", {{}, changed<to_lower>}},
+    {"lstrip", {{"?chars"}, [](const Call& call) { return stripped(call.text(), call.given[0], kLeft); }}},
+    {"replace",
+     {{"old", "new", "?count"},
+      [](const Call& call) -> Value {
+        return replaced(call.text(), text_of(call.given[0], "replace"), text_of(call.given[1], "replace"),
+                        count_of(call.given[2], "replace"), call.budget);
+      }}},
+    {"rstrip", {{"?chars"}, [](const Call& call) { return stripped(call.text(), call.given[0], kRight); }}},
+    {"split", {{"?sep", "?maxsplit"}, split}},
+    {"splitlines",
+     {{"?keepends"},
+      [](const Call& call) {
+        const Value& keep_ends = call.given[0];
+        const bool keep = !keep_ends.is_undefined() && integer_of(keep_ends, "splitlines") != 0;
+        return list_of(lines_of(call.text(), keep, call.budget), call.budget);
+      }}},
+    {"startswith",
+     {{"prefix"}, [](const Call& call) -> Value { return has_at_end(call.text(), call.given[0], true); }}},
+    {"strip", {{"?chars"}, [](const Call& call) { return stripped(call.text(), call.given[0], kBoth); }}},
+    {"title", {{}, changed<to_title>}},
+    {"upper", {{}, changed<to_upper>}},
+};
+
+/// Python's methods of dict.
+const Callables kDictMethods = {
+    {"copy", {{}, [](const Call& call) { return call.self; }}},
+    {"get",
+     {{"key", "?default"},
+      [](const Call& call) {
+        require_hashable(call.given[0]);
+        const Value* found = call.self.dict()->find(call.given[0], call.budget);
+        return found ? *found : call.given[1];
+      }}},
+    {"items", {{}, [](const Call& call) { return pairs_of(*call.self.dict(), Kind::kView, call.budget); }}},
+    {"keys", {{}, [](const Call& call) { return make_list(call.elements(), call.budget, Kind::kView); }}},
+    {"values",
+     {{},
+      [](const Call& call) {
+        Values values;
+        for (const auto& item : call.self.dict()->items) values.push_back(item.second);
+        return make_list(std::move(values), call.budget, Kind::kView);
+      }}},
+};
+
+const Callables kFilters = {
+    {"abs", {{}, [](const Call& call) { return absolute(call.self); }}},
+    {"capitalize", {{}, changed<to_capitalized>}},
+    {"default",
+     {{"?default_value", "?boolean"},
+      [](const Call& call) {
+        const bool absent = call.self.is_undefined() || (is_true(call.given[1]) && !is_true(call.self));
+        return absent ? call.given[0] : call.self;
+      }}},
+    {"dictsort",
+     {{"?case_sensitive", "?by", "?reverse"},
+      [](const Call& call) {
+        const Values& given = call.given;
+        const std::string by = given[1].is_undefined() ? "key" : text_of(given[1], "dictsort").bytes;
+        if (by != "key" && by != "value") throw Fault(fmt::format("uses dictsort by {}", shown(by)));
+        const Value pairs = pairs_of(dict_of(call.self, "dictsort"), Kind::kList, call.budget);
+        return make_list(sorted(pairs.sequence()->items, Value(std::int64_t{by == "value"}),
+                                is_true(given[0]), is_true(given[2]), call.budget),
+                         call.budget);
+      }}},
+    {"escape", {{}, [](const Call& call) -> Value { return escaped(call.text(), call.budget); }}},
+    {"first",
+     {{},
+      [](const Call& call) {
+        const Values all = call.elements();
+        return all.empty() ? Value(Undefined{"the first item of an empty list"}) : all.front();
+      }}},
+    {"float", {{"?default"}, [](const Call& call) { return to_float(call.self, call.given[0]); }}},
+    {"indent",
+     {{"?width", "?first", "?blank"},
+      [](const Call& call) -> Value {
+        const Value& width = call.given[0];
+        const bool has_number = !width.is_undefined() && !width.text();
+        const Text indent =
+            width.text()
+                ? *width.text()
+                : repeated(Text::of_template(" "), has_number ? integer_of(width, "indent") : 4, call.budget);
+        return indented(text_of(call.self, "indent"), indent, is_true(call.given[1]), is_true(call.given[2]),
+                        call.budget);
+      }}},
+    {"int", {{"?default"}, [](const Call& call) { return to_integer(call.self, call.given[0]); }}},
+    {"items",
+     {{},
+      [](const Call& call) {
+        if (call.self.is_undefined()) return make_list({}, call.budget, Kind::kIterator);
+        return pairs_of(dict_of(call.self, "items"), Kind::kIterator, call.budget);
+      }}},
+    {"join",
+     {{"?d", "?attribute"},
+      [](const Call& call) -> Value {
+        Values all = call.elements();
+        for (Value& value : all) value = at_path(value, call.given[1], call.budget);
+        return joined(texts_of(all, call.budget), to_text(call.given[0], call.budget), call.budget);
+      }}},
+    {"last",
+     {{},
+      [](const Call& call) {
+        const Values all = lasting_elements(call, "last");
+        return all.empty() ? Value(Undefined{"the last item of an empty list"}) : all.back();
+      }}},
+    {"length", {{}, [](const Call& call) -> Value { return static_cast<std::int64_t>(length(call.self)); }}},
+    {"list", {{}, [](const Call& call) { return make_list(call.elements(), call.budget); }}},
+    {"lower", {{}, changed<to_lower>}},
+    {"max", {{"?case_sensitive", "?attribute"}, [](const Call& call) { return extreme(call, true); }}},
+    {"min", {{"?case_sensitive", "?attribute"}, [](const Call& call) { return extreme(call, false); }}},
+    {"replace",
+     {{"old", "new", "?count"},
+      [](const Call& call) -> Value {
+        return replaced(call.text(), to_text(call.given[0], call.budget), to_text(call.given[1], call.budget),
+                        count_of(call.given[2], "replace"), call.budget);
+      }}},
+    {"reverse",
+     {{},
+      [](const Call& call) -> Value {
+        Values all = lasting_elements(call, "reverse");
+        std::reverse(all.begin(), all.end());
+        if (call.self.text()) return joined(texts_of(all, call.budget), {}, call.budget);
+        return make_list(std::move(all), call.budget, Kind::kIterator);
+      }}},
+    {"safe",
+     {{},
+      [](const Call& call) -> Value {
+        Text html = call.text();
+        html.is_html = true;
+        return html;
+      }}},
+    {"sort",
+     {{"?reverse", "?case_sensitive", "?attribute"},
+      [](const Call& call) {
+        const Values& given = call.given;
+        const bool reverse = !given[0].is_undefined() && integer_of(given[0], "sort") != 0;
+        return make_list(sorted(call.elements(), given[2], is_true(given[1]), reverse, call.budget),
+                         call.budget);
+      }}},
+    {"string", {{}, [](const Call& call) -> Value { return call.text(); }}},
+    {"sum",
+     {{"?attribute", "?start"},
+      [](const Call& call) {
+        const Values all = call.elements();
+        Value total = call.given[1].is_undefined() ? Value(std::int64_t{0}) : call.given[1];
+        if (total.text()) throw Fault("uses sum with a text; join makes one of many");
+        for (const Value& value : all)
+          total = binary("+", total, at_path(value, call.given[0], call.budget), call.budget);
+        return total;
+      }}},
+    {"title", {{}, [](const Call& call) -> Value { return titled(call.text()); }}},
+    {"tojson", {{"?ensure_ascii", "?indent", "?separators", "?sort_keys"}, json_of}},
+    {"trim", {{"?chars"}, [](const Call& call) { return stripped(call.text(), call.given[0], kBoth); }}},
+    {"unique",
+     {{"?case_sensitive", "?attribute"},
+      [](const Call& call) {
+        return make_list(unique(call.elements(), call.given[1], is_true(call.given[0]), call.budget),
+                         call.budget, Kind::kIterator);
+      }}},
+    {"upper", {{}, changed<to_upper>}},
+};
+
+/// Calls `name`. An undefined argument must not pass for one that is missing.
+Value call(const Callables& all, const std::string& name, const Value& self, Arguments given,
+           Budget& budget) {
   static const std::set<std::string> take_undefined = {"default", "get", "join", "replace"};
-  const std::vector<std::string>& parameters = all.at(name);
   if (!take_undefined.contains(name)) {
     const auto require = [&](const Value& value) {
       require_defined(value, "gives " + shown(name) + " the value");
@@ -695,7 +735,8 @@ Values bound(const Parameters& all, const std::string& name, Arguments given) {
   if (name == "default" && given.values.empty() && none_named)
     given.named.emplace_back("default_value", Text());
   if (name == "get" && given.values.size() == 1) given.values.emplace_back(None());
-  return bind(parameters, std::move(given), name);
+  const Callable& callable = all.at(name);
+  return callable.run({self, bind(callable.parameters, std::move(given), name), budget});
 }
 
 /// Members of Python's types that are not known here. They are not undefined, so no template may think so.
@@ -732,14 +773,11 @@ Value method(const Value& self, const std::string& name, Budget& budget) {
   if (self.text() && name == "format") {
     return of([self, &budget](const Arguments& given) { return formatted(*self.text(), given, budget); });
   }
-  if (self.text() && kTextMethods.contains(name)) {
-    return of([self, name, &budget](Arguments given) {
-      return call_text_method(name, *self.text(), bound(kTextMethods, name, std::move(given)), budget);
-    });
-  }
-  if (self.dict() && kDictMethods.contains(name)) {
-    return of([self, name, &budget](Arguments given) {
-      return call_dict_method(name, self, bound(kDictMethods, name, std::move(given)), budget);
+  static const Callables none;
+  const Callables& methods = self.text() ? kTextMethods : self.dict() ? kDictMethods : none;
+  if (methods.contains(name)) {
+    return of([&methods, self, name, &budget](Arguments given) {
+      return call(methods, name, self, std::move(given), budget);
     });
   }
   if (is_unknown_member(self, name) || name.starts_with("__"))
@@ -860,6 +898,85 @@ Value concatenated(const Text& a, const Text& b, Budget& budget) {
   return all;
 }
 
+/// As Python's sameas, of which only what needs no identity is known.
+bool same(const Value& a, const Value& b, Budget& budget) {
+  if (std::string_view(a.kind()) != b.kind()) return false;
+  if (!a.as<bool>() && !a.is_none()) throw Fault(fmt::format("uses sameas with {}", a.kind()));
+  return equal(a, b, budget);
+}
+
+bool is_divisible(const Value& a, std::int64_t b, const char* test) {
+  return *integers("%", integer_of(a, test), b).integer() == 0;
+}
+
+// "is" and the name of a test.
+const std::map<std::string, bool (*)(const Value& value, Budget& budget)> kTests = {
+    {"boolean", [](const Value& value, Budget&) { return value.as<bool>() != nullptr; }},
+    {"callable", [](const Value& value, Budget&) { return value.function() || value.is_undefined(); }},
+    {"defined", [](const Value& value, Budget&) { return !value.is_undefined(); }},
+    {"even", [](const Value& value, Budget&) { return is_divisible(value, 2, "even"); }},
+    {"false", [](const Value& value, Budget&) { return value.as<bool>() && !*value.as<bool>(); }},
+    {"float", [](const Value& value, Budget&) { return value.as<double>() != nullptr; }},
+    {"integer", [](const Value& value, Budget&) { return value.as<std::int64_t>() != nullptr; }},
+    {"iterable",
+     [](const Value& value, Budget&) {
+       return value.is_undefined() || value.text() || value.dict() || value.sequence();
+     }},
+    {"lower",
+     [](const Value& value, Budget& budget) { return has_only_case(to_text(value, budget).bytes, true); }},
+    {"mapping", [](const Value& value, Budget&) { return value.dict() != nullptr; }},
+    {"none", [](const Value& value, Budget&) { return value.is_none(); }},
+    {"number", [](const Value& value, Budget&) { return value.is_number(); }},
+    {"odd", [](const Value& value, Budget&) { return !is_divisible(value, 2, "odd"); }},
+    {"sequence",
+     [](const Value& value, Budget&) {
+       const Sequence* sequence = value.sequence();
+       return value.is_undefined() || value.text() || value.dict() ||
+              (sequence && sequence->kind <= Kind::kRange);
+     }},
+    {"string", [](const Value& value, Budget&) { return value.text() != nullptr; }},
+    {"true", [](const Value& value, Budget&) { return value.as<bool>() && *value.as<bool>(); }},
+    {"undefined", [](const Value& value, Budget&) { return value.is_undefined(); }},
+    {"upper",
+     [](const Value& value, Budget& budget) { return has_only_case(to_text(value, budget).bytes, false); }},
+};
+
+bool not_equal(const Value& a, const Value& b, Budget& budget) {
+  return !equal(a, b, budget);
+}
+bool greater(const Value& a, const Value& b, Budget& budget) {
+  return less(b, a, budget);
+}
+bool at_most(const Value& a, const Value& b, Budget& budget) {
+  return !less(b, a, budget);
+}
+bool at_least(const Value& a, const Value& b, Budget& budget) {
+  return !less(a, b, budget);
+}
+
+// Tests that compare with one other value.
+const std::map<std::string, bool (*)(const Value& a, const Value& b, Budget& budget)> kComparisons = {
+    {"!=", not_equal},
+    {"<", less},
+    {"<=", at_most},
+    {"==", equal},
+    {">", greater},
+    {">=", at_least},
+    {"divisibleby", [](const Value& a, const Value& b,
+                       Budget&) { return is_divisible(a, integer_of(b, "divisibleby"), "divisibleby"); }},
+    {"eq", equal},
+    {"equalto", equal},
+    {"ge", at_least},
+    {"greaterthan", greater},
+    {"gt", greater},
+    {"in", [](const Value& a, const Value& b, Budget& budget) { return contains(b, a, budget); }},
+    {"le", at_most},
+    {"lessthan", less},
+    {"lt", less},
+    {"ne", not_equal},
+    {"sameas", same},
+};
+
 }  // namespace
 
 Value with_sign(const std::string& sign, const Value& value, Budget& budget) {
@@ -917,65 +1034,27 @@ Value apply_filter(const std::string& name, const Value& input, Arguments argume
   }
   static const std::set<std::string> of_html = {"default", "escape", "length", "safe", "string", "tojson"};
   if (input.text() && !of_html.contains(known)) require_plain(*input.text(), "uses " + shown(name) + " with");
-  const auto found = kFilters.find(known);
-  if (found == kFilters.end())
+  if (!kFilters.contains(known))
     throw Fault(fmt::format("uses the filter {}, which is not known here", shown(name)));
-  return call_filter(known, input, bound(kFilters, known, std::move(arguments)), budget);
+  return call(kFilters, known, input, std::move(arguments), budget);
 }
 
-bool apply_test(const std::string& name, const Value& in, const std::vector<Value>& arguments,
+bool apply_test(const std::string& name, const Value& input, const std::vector<Value>& arguments,
                 Budget& budget) {
   budget.spend_steps();
-  static const std::set<std::string> of_two = {"divisibleby", "in",          "eq", "equalto",  "==", "sameas",
-                                               "ne",          "!=",          "lt", "lessthan", "<",  "gt",
-                                               ">",           "greaterthan", "le", "<=",       "ge", ">="};
-  if (!of_two.contains(name) && !arguments.empty())
+  const auto test = kTests.find(name);
+  const auto comparison = kComparisons.find(name);
+  const bool takes_one = comparison != kComparisons.end();
+  if (!takes_one && !arguments.empty())
     throw Fault(
         fmt::format("uses the test {} with {} arguments instead of none", shown(name), arguments.size()));
-  const auto other = [&]() -> const Value& {
-    if (arguments.size() != 1)
-      throw Fault(
-          fmt::format("uses the test {} with {} arguments instead of one", shown(name), arguments.size()));
-    return arguments.front();
-  };
-  const auto remainder = [&](const Value& by) {
-    return *binary("%", Value(integer_of(in, name.c_str())), by, budget).integer();
-  };
-  const Sequence* sequence = in.sequence();
-  if (name == "defined") return !in.is_undefined();
-  if (name == "undefined") return in.is_undefined();
-  if (name == "none") return in.is_none();
-  if (name == "string") return in.text() != nullptr;
-  if (name == "mapping") return in.dict() != nullptr;
-  if (name == "iterable") return in.is_undefined() || in.text() || in.dict() || sequence;
-  if (name == "sequence")
-    return in.is_undefined() || in.text() || in.dict() || (sequence && sequence->kind <= Kind::kRange);
-  if (name == "number") return in.is_number();
-  if (name == "boolean") return in.as<bool>() != nullptr;
-  if (name == "integer") return in.as<std::int64_t>() != nullptr;
-  if (name == "float") return in.as<double>() != nullptr;
-  if (name == "callable") return in.function() || in.is_undefined();
-  if (name == "true") return in.as<bool>() && *in.as<bool>();
-  if (name == "false") return in.as<bool>() && !*in.as<bool>();
-  if (name == "odd") return remainder(Value(std::int64_t{2})) == 1;
-  if (name == "even") return remainder(Value(std::int64_t{2})) == 0;
-  if (name == "divisibleby") return remainder(Value(integer_of(other(), "divisibleby"))) == 0;
-  if (name == "lower" || name == "upper") {
-    return has_only_case(to_text(in, budget).bytes, name == "lower");
-  }
-  if (name == "in") return contains(other(), in, budget);
-  if (name == "eq" || name == "equalto" || name == "==") return equal(in, other(), budget);
-  if (name == "sameas") {
-    if (std::string_view(in.kind()) != other().kind()) return false;
-    if (!in.as<bool>() && !in.is_none()) throw Fault(fmt::format("uses sameas with {}", in.kind()));
-    return equal(in, other(), budget);
-  }
-  if (name == "ne" || name == "!=") return !equal(in, other(), budget);
-  if (name == "lt" || name == "lessthan" || name == "<") return less(in, other(), budget);
-  if (name == "gt" || name == "greaterthan" || name == ">") return less(other(), in, budget);
-  if (name == "le" || name == "<=") return !less(other(), in, budget);
-  if (name == "ge" || name == ">=") return !less(in, other(), budget);
-  throw Fault(fmt::format("uses the test {}, which is not known here", shown(name)));
+  if (takes_one && arguments.size() != 1)
+    throw Fault(
+        fmt::format("uses the test {} with {} arguments instead of one", shown(name), arguments.size()));
+  if (takes_one) return comparison->second(input, arguments.front(), budget);
+  if (test == kTests.end())
+    throw Fault(fmt::format("uses the test {}, which is not known here", shown(name)));
+  return test->second(input, budget);
 }
 
 }  // namespace staircase::jinja
