@@ -17,6 +17,8 @@
 
 namespace staircase {
 
+struct Echo;
+
 /// The model thread adds what it has and goes on immediately. The server thread takes it out, turns it into
 /// JSON and sends it: immediately for a stream, otherwise when all texts have ended. It pauses after each few
 /// thousand numbers, since all other clients wait meanwhile.
@@ -64,19 +66,12 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     std::optional<Token> token = {};
     std::optional<FinishReason> end = {};
   };
-  struct Text;
-  struct Echo;
+  struct Choice;
 
   void put(News news);
   void take();
   void read(const News& news);
-  void add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt);
-  void add_new(Text& text, const Token& token);
-  void show(Text& text, const std::string& added) const;
-  void add_logprobs(Text& text, std::size_t offset) const;
-  void end(Text& text, FinishReason reason);
-  void hand_on(const Text& text) const;
-  NewText take_new(Text& text) const;
+  void end(Choice& choice, FinishReason reason);
   std::string begin_of_object() const;
   std::string end_of_object(bool with_use) const;
   void send_whole();
@@ -96,7 +91,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   std::optional<int> cached_ = {};  // tokens of the prompts, if the service reports them
 
   std::deque<News> unread_;  // taken out, but not yet JSON
-  std::vector<Text> texts_;
+  std::vector<Choice> choices_;
   std::unique_ptr<Echo> echo_;  // the last one: texts of a prompt share it
   int growing_;                 // texts that have not ended
   bool has_begun_ = false;      // the stream
