@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "common/model/weight_matrices.h"
+
 namespace staircase {
 
 double relative_error(std::span<const float> values, std::span<const float> rounded) {
@@ -16,7 +18,7 @@ double relative_error(std::span<const float> values, std::span<const float> roun
 
 Table rounding_errors(const Model& model, const Rounding& round) {
   Table table({"error in %, scale per", "32 inputs", "64", "128", "output", "matrix"});
-  model.for_each_matrix([&](const WeightMatrix& matrix) {
+  for_each_matrix(model, [&](const WeightMatrix& matrix) {
     const auto& [name, inputs, weights] = matrix;
     std::vector<Table::Cell> row{name};
     for (const std::size_t size : {std::size_t{32}, std::size_t{64}, std::size_t{128}, inputs}) {

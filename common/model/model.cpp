@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "common/base/error.h"
@@ -227,53 +226,6 @@ void Model::after_pass(std::function<void(const ForwardPass&)> after, std::optio
   after_pass_ = std::move(after);
   attention_.reset();
   if (head) attention_.emplace(*head);
-}
-
-std::map<std::string, std::vector<float>> Model::stored_weights(std::string_view family) const {
-  if (config_.family != family)
-    throw Error("this needs the weights of a {}, but the model is a {}", family, config_.family);
-  Checkpoint checkpoint = Checkpoint::open(path_);
-  const std::string_view prefix = find_family(config_.family)->prefix;
-  std::map<std::string, std::vector<float>> weights;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (!checkpoint.is_readable(tensor)) continue;
-    const std::string_view own =
-        name.starts_with(prefix) ? std::string_view(name).substr(prefix.size()) : name;
-    weights[std::string(own)] = to_floats(checkpoint.read(tensor, DType::kFloat32).array);
-  }
-  checkpoint.require_whole();
-  return weights;
-}
-
-void Model::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
-  network_->visit_weights([&](const std::string& name, Weight& weight) { look(unpacked(name, weight)); });
-}
-
-Model Model::with_matrices(
-    const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const {
-  Model changed = load_as(dtype_);
-  changed.network_->visit_weights([&](const std::string& name, Weight& weight) {
-    const std::vector<float> values = change(unpacked(name, weight));
-    weight = device_->load_weight({values.data(), DType::kFloat32, weight.out_features, weight.in_features},
-                                  WeightOrder::kOutputFirst, weight.packed.dtype());
-  });
-  return changed;
-}
-
-WeightMatrix Model::unpacked(std::string name, const Weight& weight) const {
-  // The embeddings of all outputs, each as its own text.
-  const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(outputs + 1));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  Tensor ascending = device_->allocate(DType::kInt32, {outputs + 1});
-  Tensor starts = device_->allocate(DType::kInt32, {outputs});
-  Tensor embedded = device_->allocate(DType::kFloat32, {outputs, inputs});
-  device_->copy_from_host(numbers, ascending);
-  device_->copy_from_host(std::vector<std::int32_t>(static_cast<std::size_t>(outputs)), starts);
-  device_->embedding({ascending.rows(0, outputs), ascending, starts}, weight, Tensor(), embedded);
-  std::vector<float> values(static_cast<std::size_t>(embedded.size()));
-  device_->copy_to_host(embedded, values);
-  return {std::move(name), static_cast<std::size_t>(inputs), std::move(values)};
 }
 
 }  // namespace staircase

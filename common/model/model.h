@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,9 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/attention_weights.h"
 #include "common/model/config.h"
-#include "common/model/kv_cache.h"
+#include "common/model/forward_pass.h"
 #include "common/parallel/ranks.h"
 #include "kernels/device.h"
 
@@ -35,28 +33,6 @@ std::span<const DType> weight_dtypes();
 
 /// The type with that name. Throws UsageError for another name.
 DType weight_dtype(std::string_view name);
-
-/// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
-/// norm) and the values, [rows, n_embd]. For tests and for the curious; each call copies them to the host.
-using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
-
-/// A forward pass of a model.
-struct ForwardPass {
-  std::span<const std::span<const int>> sequences;  ///< the new tokens; a sequence without any rests
-  std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
-  int count;                                        ///< number of tokens of each, counted from its end, that
-                                                    ///< have logits
-  std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
-  KvCache& cache;
-  std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
-};
-
-/// A weight matrix on the host, in the layout of the products: the inputs of an output are adjacent.
-struct WeightMatrix {
-  std::string name;           ///< as in the file, without prefix: "h.0.attn.c_attn.weight"
-  std::size_t inputs = 0;     ///< weights of an output
-  std::vector<float> values;  ///< [outputs, inputs]
-};
 
 class Model {
  public:
@@ -150,24 +126,12 @@ class Model {
   std::span<const float> next_logits(std::span<const std::span<const int>> sequences);
   std::span<const float> next_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
 
-  /// All tensors of the model's files in float32, as the files store them, by their names without a prefix:
-  /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
-  std::map<std::string, std::vector<float>> stored_weights(std::string_view family) const;
-
-  /// Calls the visitor with each weight matrix, converted back from its type. These are the token embedding,
-  /// those of the blocks from first to last, and the output layer unless it is the token embedding.
-  void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
-
-  /// The same model, read again, after `change` has edited the values of each of these matrices. They are
-  /// rounded to the type of the weights.
-  Model with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
-
   /// Runs `pass` instead of the family's own from now on. It computes the logits from the tokens of the pass,
   /// with operations only, and may be called more than once per batch.
   void run_with(std::function<void(Pass& pass)> pass) { run_ = std::move(pass); }
 
   /// The weights, for code that knows the family.
-  const Network& network() const { return *network_; }
+  Network& network() const { return *network_; }
 
   void on_stage(OnStage on_stage) { on_stage_ = std::move(on_stage); }
 
@@ -192,8 +156,6 @@ class Model {
                                  const PackedTokens& packed, KvCache& cache);
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
-  /// The weights on the host.
-  WeightMatrix unpacked(std::string name, const Weight& weight) const;
 
   std::filesystem::path path_;
   ModelConfig config_;

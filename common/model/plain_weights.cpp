@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "common/model/family.h"
 #include "common/model/rotary.h"
+#include "common/model/weight_matrices.h"
 
 namespace staircase {
 namespace {
@@ -123,7 +124,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
   const ModelConfig& config = model.config();
   const std::size_t width = static_cast<std::size_t>(config.query_width());
   check_family(config.family, family);
-  std::map<std::string, Numbers> weights, all = model.stored_weights(family);
+  std::map<std::string, Numbers> weights, all = stored_weights(model, family);
   check_extras(model, all, extra);
   for (auto& [stored_name, stored] : all) {
     const std::string name = translated(stored_name, names_of(family));

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "common/measure/rounding.h"
+#include "common/model/weight_matrices.h"
 #include "kernels/tensor.h"
 #include "quantize.h"
 #include "tests/error_message.h"
@@ -36,7 +37,7 @@ std::vector<float> round_trip(std::span<const float> weights, std::size_t inputs
 
 std::vector<WeightMatrix> matrices(const Model& model) {
   std::vector<WeightMatrix> found;
-  model.for_each_matrix([&](const WeightMatrix& matrix) { found.push_back(matrix); });
+  for_each_matrix(model, [&](const WeightMatrix& matrix) { found.push_back(matrix); });
   return found;
 }
 

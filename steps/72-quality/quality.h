@@ -5,6 +5,7 @@
 
 #include "common/base/message.h"
 #include "common/measure/measurement.h"
+#include "common/model/weight_matrices.h"
 #include "generate.h"
 #include "quantize.h"
 #include "static_kv_cache.h"
@@ -62,7 +63,7 @@ inline std::vector<Variant> variants(const Model& exact) {
   }
   for (const std::size_t size : {32, 64, 128, 0}) {
     std::size_t saved = 0;
-    Model model = exact.with_matrices([&](const WeightMatrix& matrix) {
+    Model model = with_matrices(exact, [&](const WeightMatrix& matrix) {
       const auto groups = quantize(matrix.values, matrix.inputs, size > 0 ? size : matrix.inputs);
       for (const Int8Group& group : groups) saved += group.values.size() * sizeof(float) - group.bytes();
       return dequantize(groups);

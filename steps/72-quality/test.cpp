@@ -85,7 +85,7 @@ TEST_CASE("a text longer than the context is cut into windows, and all of its to
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
   Model exact = Model::load(folder.path(), make_test_device(1));
-  Model model = exact.with_matrices([](const WeightMatrix& matrix) {
+  Model model = with_matrices(exact, [](const WeightMatrix& matrix) {
     std::vector<float> values = matrix.values;
     for (float& value : values) value *= 3.0f;
     return values;

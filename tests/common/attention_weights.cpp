@@ -13,6 +13,7 @@
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/model/weight_matrices.h"
 #include "tests/error_message.h"
 #include "tests/kernels/naive.h"
 #include "tests/test_device.h"
@@ -52,7 +53,7 @@ std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Model& mo
   const auto head_size = n_embd / static_cast<std::size_t>(tiny.n_head);
   const std::string layer = fmt::format("h.{}.", head.layer);
   std::vector<float> matrix;  // [3 n_embd, n_embd]
-  model.for_each_matrix([&](const WeightMatrix& one) {
+  for_each_matrix(model, [&](const WeightMatrix& one) {
     if (one.name == layer + "attn.c_attn.weight") matrix = one.values;
   });
   const std::vector<float>& bias = tiny.values(layer + "attn.c_attn.bias");

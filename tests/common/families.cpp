@@ -17,6 +17,7 @@
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/model/weight_matrices.h"
 #include "tests/compare.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_device.h"
@@ -73,7 +74,7 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
     CAPTURE(path.string());
     Model model = Model::load(path, make_test_device(2));
     const ModelConfig& config = model.config();
-    const auto weights = model.stored_weights("llama");
+    const auto weights = stored_weights(model, "llama");
     const std::size_t width = static_cast<std::size_t>(config.n_embd);
     const Tokens tokens{321, 11, 5, 900, 17, 2};
     std::map<std::string, std::vector<float>> stages;
@@ -256,10 +257,10 @@ TEST_CASE("in types of fewer bits a model computes with the weights that its typ
     for (const auto& [dtype, share] : kTypes) {
       Reference reference(name, dtype);
       std::map<std::string, std::vector<float>> rounded;
-      reference.model.for_each_matrix(
-          [&](const WeightMatrix& matrix) { rounded[matrix.name] = matrix.values; });
+      for_each_matrix(reference.model,
+                      [&](const WeightMatrix& matrix) { rounded[matrix.name] = matrix.values; });
       Model wide =
-          exact.model.with_matrices([&](const WeightMatrix& matrix) { return rounded.at(matrix.name); });
+          with_matrices(exact.model, [&](const WeightMatrix& matrix) { return rounded.at(matrix.name); });
       for (const nlohmann::json& one : reference.cases) {
         CAPTURE(name);
         const std::string type(to_string(dtype));

@@ -13,6 +13,7 @@
 #include "common/model/model_folder.h"
 #include "common/model/safetensors.h"
 #include "common/model/share.h"
+#include "common/model/weight_matrices.h"
 #include "common/model/weights.h"
 #include "tests/captured.h"
 #include "tests/compare.h"
@@ -935,21 +936,22 @@ TEST_CASE("the matrices come back with their names, an output's weights adjacent
       const TemporaryFolder folder;
       tiny.write(folder.path());
       std::vector<std::string> names;
-      Model::load(folder.path(), make_test_device(1), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
-        names.push_back(matrix.name);
-        CAPTURE(matrix.name);
-        // Multiples of 1/128 below 1, which every format holds exactly; in the blocks [inputs, outputs].
-        const Values& stored = tiny.values(matrix.name);
-        REQUIRE(matrix.values.size() == stored.size());
-        const std::size_t inputs = matrix.inputs, outputs = stored.size() / inputs;
-        CHECK(inputs == (matrix.name.ends_with("mlp.c_proj.weight") ? 50 : embedding));
-        int wrong = 0;
-        for (std::size_t i = 0; i < stored.size(); ++i) {
-          const bool output_first = !matrix.name.starts_with("h.");
-          wrong += matrix.values[i] != stored[output_first ? i : i % inputs * outputs + i / inputs];
-        }
-        CHECK(wrong == 0);
-      });
+      for_each_matrix(
+          Model::load(folder.path(), make_test_device(1), dtype), [&](const WeightMatrix& matrix) {
+            names.push_back(matrix.name);
+            CAPTURE(matrix.name);
+            // Multiples of 1/128 below 1, which every format holds exactly; in the blocks [inputs, outputs].
+            const Values& stored = tiny.values(matrix.name);
+            REQUIRE(matrix.values.size() == stored.size());
+            const std::size_t inputs = matrix.inputs, outputs = stored.size() / inputs;
+            CHECK(inputs == (matrix.name.ends_with("mlp.c_proj.weight") ? 50 : embedding));
+            int wrong = 0;
+            for (std::size_t i = 0; i < stored.size(); ++i) {
+              const bool output_first = !matrix.name.starts_with("h.");
+              wrong += matrix.values[i] != stored[output_first ? i : i % inputs * outputs + i / inputs];
+            }
+            CHECK(wrong == 0);
+          });
       std::vector<std::string> want{"wte.weight"};
       for (const std::string block : {"h.0.", "h.1."}) {
         for (const std::string layer : {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}) {
@@ -979,7 +981,7 @@ TEST_CASE("a model with other matrices is the one that a file of them makes") {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       Model model = Model::load(folder.path(), make_test_device(1), dtype);
       const Values before = copy(model.next_logits(text));
-      Model other = model.with_matrices([&](const WeightMatrix& matrix) {
+      Model other = with_matrices(model, [&](const WeightMatrix& matrix) {
         Values values = matrix.values;
         std::ranges::transform(values, values.begin(), changed);
         return values;

@@ -11,6 +11,7 @@
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "common/model/safetensors.h"
+#include "common/model/weight_matrices.h"
 #include "tests/compare.h"
 #include "tests/test_device.h"
 
@@ -85,11 +86,11 @@ TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their pl
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Model model = tales_on_gpu(dtype, kWithoutReference);
     std::vector<WeightMatrix> want;
-    Model::load(kSource / kWithoutReference, make_cpu_device(1), dtype)
-        .for_each_matrix([&](const WeightMatrix& matrix) { want.push_back(matrix); });
+    for_each_matrix(Model::load(kSource / kWithoutReference, make_cpu_device(1), dtype),
+                    [&](const WeightMatrix& matrix) { want.push_back(matrix); });
     std::size_t number = 0;
     const std::vector<float> before = copy(model.next_logits(text));
-    Model same = model.with_matrices([&](const WeightMatrix& matrix) {
+    Model same = with_matrices(model, [&](const WeightMatrix& matrix) {
       CAPTURE(matrix.name);
       REQUIRE(number < want.size());
       CHECK(matrix.name == want[number].name);
@@ -100,8 +101,8 @@ TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their pl
     });
     CHECK(number == want.size());
     CHECK(copy(same.next_logits(text)) == before);
-    Model without = model.with_matrices(
-        [](const WeightMatrix& matrix) { return std::vector<float>(matrix.values.size()); });
+    Model without = with_matrices(
+        model, [](const WeightMatrix& matrix) { return std::vector<float>(matrix.values.size()); });
     CHECK(copy(without.next_logits(text)) == std::vector<float>(before.size()));
   }
 }
@@ -120,11 +121,10 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
 Model tales_with_weights_of(DType dtype) {
   const std::filesystem::path folder = kSource / "models/tales-6m";
   std::map<std::string, std::vector<float>> weights;
-  Model::load(folder, make_cpu_device(2), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
-    weights[matrix.name] = matrix.values;
-  });
-  return Model::load(folder, make_cpu_device(2), DType::kFloat32)
-      .with_matrices([&](const WeightMatrix& matrix) { return weights.at(matrix.name); });
+  for_each_matrix(Model::load(folder, make_cpu_device(2), dtype),
+                  [&](const WeightMatrix& matrix) { weights[matrix.name] = matrix.values; });
+  return with_matrices(Model::load(folder, make_cpu_device(2), DType::kFloat32),
+                       [&](const WeightMatrix& matrix) { return weights.at(matrix.name); });
 }
 
 /// Checks that the logits are those of the rounded weights, and nearly those of the CPU.

@@ -19,6 +19,7 @@
 #include "common/decoding/quantize_int4.h"
 #include "common/model/model_folder.h"
 #include "common/model/plain_weights.h"
+#include "common/model/weight_matrices.h"
 #include "common/parallel/thread_ranks.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
@@ -45,7 +46,7 @@ class LoneRank : public Ranks {
 
 Matrices matrices_of(const Model& model) {
   Matrices matrices;
-  model.for_each_matrix([&](const WeightMatrix& matrix) { matrices[matrix.name] = matrix.values; });
+  for_each_matrix(model, [&](const WeightMatrix& matrix) { matrices[matrix.name] = matrix.values; });
   return matrices;
 }
 

@@ -9,6 +9,7 @@
 #include "common/decoding/overflow.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/model/weight_matrices.h"
 #include "tests/compare.h"
 #include "tests/test_device.h"
 #include "tests/transformers.h"
@@ -40,7 +41,7 @@ Tokens some_tokens(int count) {
 class PlainLlama {
  public:
   PlainLlama(const Model& model, double theta)
-      : config_(model.config()), theta_(theta), weights_(model.stored_weights("llama")) {}
+      : config_(model.config()), theta_(theta), weights_(stored_weights(model, "llama")) {}
 
   /// Logits after the last of `tokens`.
   Vector logits(const Tokens& tokens) const {

@@ -1,0 +1,29 @@
+// What a model shows of its forward passes to those who watch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "common/model/attention_weights.h"
+#include "common/model/kv_cache.h"
+
+namespace staircase {
+
+/// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
+/// norm) and the values, [rows, n_embd]. For tests and for the curious; each call copies them to the host.
+using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
+
+/// A forward pass of a model.
+struct ForwardPass {
+  std::span<const std::span<const int>> sequences;  ///< the new tokens; a sequence without any rests
+  std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
+  int count;                                        ///< number of tokens of each, counted from its end, that
+                                                    ///< have logits
+  std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  KvCache& cache;
+  std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
+};
+
+}  // namespace staircase
