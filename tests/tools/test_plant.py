@@ -5,6 +5,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from support import Limited, load
 
@@ -51,7 +52,7 @@ class Plant(Limited):
         self.assertEqual(stale, {})
         with tempfile.TemporaryDirectory() as folder:
             source, program = Path(folder) / "a.cpp", Path(folder) / "a"
-            source.write_text(text.replace(f'#include "{plant.TREE}/planted.h"', plant.HEADER.replace("#pragma once", "")))
+            source.write_text(text.replace('#include "planted.h"', plant.HEADER.replace("#pragma once", "")))
             subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
             outputs = [subprocess.run([program], env=variables, capture_output=True, check=True).stdout
                        for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
@@ -66,6 +67,18 @@ class Plant(Limited):
         outputs = [subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, check=True).stdout
                    for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
         self.assertEqual(outputs, [b"4\n", b"8\n", b"5\n"])
+
+    def test_a_page_has_its_bug_during_the_run_alone(self):
+        bug = plant.Bug("list", ("test.py",), "page.html", "limit = 1", "limit = 2")
+        self.assertEqual(plant.planted("limit = 1", [bug]), ("limit = 1", {}))
+        self.assertEqual(list(plant.planted("limit = 3", [bug])[1]), [bug])
+        with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(plant, TREE=Path(folder), LOGS=Path(folder)):
+            page = plant.TREE / "page.html"
+            page.write_text("limit = 1")
+            before = page.stat().st_mtime_ns
+            (plant.TREE / "test.py").write_text(f"import sys; sys.exit('1' not in open({str(page)!r}).read())")
+            self.assertEqual([plant.run("test.py", chosen)[0] for chosen in (None, bug, None)], [True, False, True])
+            self.assertEqual((page.read_text(), page.stat().st_mtime_ns), ("limit = 1", before))
 
     def test_a_bug_whose_text_is_gone_or_ambiguous_or_taken_is_reported(self):
         bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, "x") for right in ("j < 4", "sum", "i < 4", "i < 4; ++i")]
