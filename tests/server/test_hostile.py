@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 import unittest
+from pathlib import Path
 
 import support
 from support import PATIENCE, Client, Server, memory
