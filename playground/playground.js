@@ -348,7 +348,7 @@
   /// The page of another step with the same run, where the sidebar links to it.
   function pageOf(named, command) {
     const found = [...document.querySelectorAll("a[href]")].find((one) => {
-      const other = one.getAttribute("href").match(/([0-9]{2}-[\w-]+)\/index\.html$/)?.[1];
+      const other = one.getAttribute("href").match(/([0-9]{2,}-[\w-]+)\/index\.html$/)?.[1];
       return other && meansStep(named, other);
     });
     if (!found) return [];

@@ -221,7 +221,7 @@ fitting_jobs() {
 }
 
 # steps: the names of all steps, lowest first.
-steps() { (cd "$root/steps" && printf '%s\n' [0-9][0-9]-*/ | sed 's|/$||'); }
+steps() { (cd "$root/steps" && printf '%s\n' [0-9][0-9]*-*/ | sed 's|/$||' | sort -n); }
 
 # headline NAME: the step's headline, the sentence below the title of its README.
 headline() { sed -n '/^## /q; s/^\*\(.*\)\*$/\1/p' "$root/steps/$1/README.md" 2>/dev/null | head -n 1; }
@@ -238,7 +238,7 @@ list_steps() {
 # step_name 3 | 03 | 03-context-window | context: prints the full name; an unknown step lists the known ones, status 2.
 step_name() {
   local number=${1%%-*} name found=()
-  [[ $number =~ ^[0-9]{1,2}$ ]] && number=$(printf '%02d' "$((10#$number))")
+  [[ $number =~ ^[0-9]{1,3}$ ]] && number=$(printf '%02d' "$((10#$number))")
   for name in $(steps); do
     if [[ $name == "$1" || ($1 != *-* && ${name%%-*} == "$number") ]]; then
       echo "$name"

@@ -56,10 +56,10 @@ class Drawing(unittest.TestCase):
 
     def test_detours_and_landings_are_marked(self):
         drawn = DRAWN
-        rooms = re.findall(r'class="step f\d room"><title>(\d\d)', drawn)
+        rooms = re.findall(r'class="step f\d room"><title>(\d\d+)', drawn)
         self.assertEqual(sorted(rooms), sorted(step.number for step in STEPS if step.detour))
         owners = {landed.owner.number for landed in STEPS[0].library.values()}
-        self.assertEqual(set(re.findall(r"<title>(\d\d)[^<]*finished here", drawn)), owners)
+        self.assertEqual(set(re.findall(r"<title>(\d\d+)[^<]*finished here", drawn)), owners)
 
     def test_a_flight_ends_where_nothing_continues_it(self):
         flights = map.flights(STEPS)

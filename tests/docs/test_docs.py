@@ -119,7 +119,7 @@ class Pages(unittest.TestCase):
             for number, variables, command, said in commands(page):
                 with self.subTest(f"{page.relative_to(ROOT)}, line {number}"):
                     step = next((ROOT / "steps").glob(command.split()[1] + "-*")).name
-                    line = re.sub(r"^tools/run \d\d", f"{BUILD}/steps/{step} --device cpu", command)
+                    line = re.sub(r"^tools/run \d\d+", f"{BUILD}/steps/{step} --device cpu", command)
                     done = subprocess.run(["bash", "-c", "\n".join([*variables, line])], stdin=subprocess.DEVNULL,
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
                     self.assertEqual(done.returncode, 0, done.stdout)

@@ -1038,7 +1038,7 @@ class Settings(Browser):
         begins = {"--temperature": "temperature", "--do-sample": "multinomial", "--top-k": "top-k", "--top-p": "top-p", "--presence-penalty": "presence-penalty",
                   "--num-speculative-tokens": "speculative-decoding"}
         for option, name in begins.items():
-            step = next((step for step in STEPS if step[3:] == name), None)
+            step = next((step for step in STEPS if step.partition('-')[2] == name), None)
             if not step:
                 continue
             with self.subTest(option):

@@ -96,7 +96,7 @@ class Answers(unittest.TestCase):
                         self.assertTrue((ROOT / line.removeprefix("$ ").split()[0]).is_file())
                         for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]+", line):
                             self.assertTrue(option in known, f"no program has the option {option}")
-                        for run in re.findall(r"tools/(?:run|test|step \w+) (\d\d)\b", line):
+                        for run in re.findall(r"tools/(?:run|test|step \w+) (\d\d+)\b", line):
                             self.assertIn(run, [one.number for one in STEPS])
 
     def test_the_old_lines_of_a_change_are_lines_of_its_file(self):

@@ -81,7 +81,7 @@ class History(Scratch):
     def test_branches(self):
         self.assertEqual(self.git(self.repository, "status", "--porcelain", "--branch"), "## main\n")
         last = [step for step in STEPS if int(step.number) <= series.CHAIN][-1]
-        ends = {"main": last.name, **{step.name[3:]: step.name for step in STEPS if not step.children and step is not last}}
+        ends = {"main": last.name, **{step.slug: step.name for step in STEPS if not step.children and step is not last}}
         self.assertEqual(self.git(self.repository, "branch", "--format=%(refname:short)").split(), sorted(ends))
         for branch, step in ends.items():
             self.assertEqual(self.git(self.repository, "rev-parse", f"refs/heads/{branch}"),

@@ -109,7 +109,7 @@ PATIENCE = 600
 
 class Lessons(Scratch):
     def test_each_step_says_here_what_its_command_shows(self):
-        self.assertEqual(sorted(SHOWS), sorted(step.name[3:] for step in STEPS))
+        self.assertEqual(sorted(SHOWS), sorted(step.slug for step in STEPS))
 
     def test_each_command_shows_its_lesson(self):
         for name in ("bench", "models", "tests"):  # what benchmarks write stays in this folder
@@ -127,10 +127,10 @@ class Lessons(Scratch):
                         shown += known[line]
                         continue
                     words = shlex.split(line)[2:]
-                    status, output = self.server(program, words) if step.name[3:] in SERVERS else self.ended(program, words)
-                    self.assertEqual(status, 2 if step.name[3:] in REFUSED else 0, output)
+                    status, output = self.server(program, words) if step.slug in SERVERS else self.ended(program, words)
+                    self.assertEqual(status, 2 if step.slug in REFUSED else 0, output)
                     shown += output
-                self.assertRegex(shown, SHOWS[step.name[3:]])
+                self.assertRegex(shown, SHOWS[step.slug])
                 lines = sum(max(1, -(-len(line) // COLUMNS)) for line in shown.splitlines())
                 self.assertLessEqual(lines, LINES * len(step.command()))
 

@@ -34,7 +34,7 @@ class Commands(Limited):
                 self.assertEqual(done.returncode, 2)
                 self.assertEqual(done.stdout, "")
                 self.assertIn("steps:\n", done.stderr)
-                for known in sorted((ROOT / "steps").glob("[0-9][0-9]-*")):
+                for known in sorted((ROOT / "steps").glob("[0-9][0-9]*-*")):
                     headline = re.search(r"^\*(.+)\*$", (known / "README.md").read_text(), re.MULTILINE)[1]
                     self.assertRegex(done.stderr, rf"(?m)^  {known.name} +{re.escape(headline)}$")
 

@@ -266,7 +266,7 @@ def run(state, climb, test):
     if test:
         return run_tests(changed, climb["step"])
     print("Nothing was compiled yet. Next: tools/test steps, or, to see the first step that breaks, "
-          f"tools/test {' '.join(name[:2] for name in [climb['step'], *changed][:3])}{' ...' if changed[2:] else ''}")
+          f"tools/test {' '.join(name.partition('-')[0] for name in [climb['step'], *changed][:3])}{' ...' if changed[2:] else ''}")
     return 0
 
 
@@ -278,7 +278,7 @@ def told(untouched):
 def run_tests(names, edited):
     """Runs the checks of the edited step and of these, in their order, up to the first that breaks."""
     for name in [edited, *names]:
-        done = subprocess.run([ROOT / "tools/test", name[:2]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run([ROOT / "tools/test", name.partition("-")[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             print(done.stdout.rstrip(), f"{name} is the first step whose checks break.", sep="\n")
             return 1

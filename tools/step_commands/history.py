@@ -120,12 +120,12 @@ def readme(step, series, folder):
     text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n?", "", step.readme(), flags=re.MULTILINE)  # pictures are the project's
     text = re.sub(r"\[([^]]+)\]\((\.\.?/[^)\s]*)\)", linked, text)
     text = re.sub(r"^    tools/(?!run |test \d|step diff )[\w-]+.*\n", "", text, flags=re.MULTILINE)  # only the project's
-    text = re.sub(r"tools/step\s+diff\s+(\d\d)", lambda match: f"git show {names.get(match.group(1), match.group(1))}", text)
+    text = re.sub(r"tools/step\s+diff\s+(\d\d+)", lambda match: f"git show {names.get(match.group(1), match.group(1))}", text)
     text = re.sub(rf"tools/test\s+{step.number}", "meson test -C build", text)
-    text = re.sub(r"tools/test\s+(\d\d)", r"meson test -C build-\1", text)
-    text = re.sub(r"tools/run\s+(\d\d)", started, text)
+    text = re.sub(r"tools/test\s+(\d\d+)", r"meson test -C build-\1", text)
+    text = re.sub(r"tools/run\s+(\d\d+)", started, text)
     text = re.sub(r"`tools/([\w-]+)[^`]*`", r"`\1` (of the whole project)", text)
-    others = sorted(set(re.findall(r"\bbuild-(\d\d)\b", text)))
+    others = sorted(set(re.findall(r"\bbuild-(\d\d+)\b", text)))
     where = "".join(f" `build-{number}` is a build of the commit `{names[number]}`." for number in others if number in names)
     builds = f"`meson setup build && ninja -C build` builds the program of this commit.{where}"
     return text.replace("## How to check it\n", f"## How to check it\n\n{builds}\n", 1)

@@ -85,7 +85,7 @@ class Step:
     def __init__(self, folder):
         self.folder = folder
         self.name = folder.name           # 06-top-k
-        self.number = folder.name[:2]     # 06
+        self.number, _, self.slug = folder.name.partition("-")  # 06, top-k
         self.parent, self.children, self.library = None, [], {}
         self.detour = False            # measures, draws or shows a variant; nothing continues it
 
@@ -166,7 +166,7 @@ class Step:
     def branch(self):
         """The name of the branch that it belongs to."""
         began = {slug: name for name, _, beginners in BRANCHES for slug in beginners}
-        return next((began[step.name[3:]] for step in (self, *self.ancestors()) if step.name[3:] in began), BRANCHES[0][0])
+        return next((began[step.slug] for step in (self, *self.ancestors()) if step.slug in began), BRANCHES[0][0])
 
     def command(self):
         """The lines that show its idea in one screen: the block of code below the headline."""
@@ -179,7 +179,7 @@ class Step:
 
     def heading(self):
         """`06 Top-k`, the title of its README."""
-        match = re.match(r"# (\d\d .+)", self.readme())
+        match = re.match(r"# (\d\d+ .+)", self.readme())
         return match.group(1).strip() if match else self.name.replace("-", " ")
 
     def section(self, title):
@@ -198,7 +198,7 @@ class Step:
         """Its headline, the sentence in italics below the title; the title if there is none. All lists take it from
         here."""
         match = re.search(r"^\*(.+)\*$", self.introduction(), re.MULTILINE)
-        return match.group(1) if match else self.heading()[3:]
+        return match.group(1) if match else self.heading().removeprefix(f"{self.number} ")
 
 
 def section(text, title):
@@ -220,7 +220,8 @@ def includes(path):
 
 def steps():
     """All steps by number, linked; a staircase that contradicts itself is a Problem."""
-    series = [Step(path) for path in sorted((ROOT / "steps").glob("[0-9][0-9]-*")) if path.is_dir()]
+    folders = [path for path in (ROOT / "steps").glob("[0-9][0-9]*-*") if path.is_dir()]
+    series = sorted(map(Step, folders), key=lambda step: (int(step.number), step.name))
     if not series:
         raise Problem(f"There are no steps in {ROOT / 'steps'}.")
     for before, step in zip([None, *series], series):
@@ -322,9 +323,9 @@ def find(name):
     """The step called 6, 06, 06-top-k or by a part of its name that no other has, and steps()."""
     series = steps()
     for step in series:
-        if name == step.name or (name.isascii() and name.isdigit() and len(name) <= 2 and int(name) == int(step.number)):
+        if name == step.name or (name.isascii() and name.isdigit() and len(name) <= 3 and int(name) == int(step.number)):
             return step, series
-    found = [step for step in series if name and not name.isdigit() and name in step.name[3:]]
+    found = [step for step in series if name and not name.isdigit() and name in step.slug]
     if len(found) == 1:
         return found[0], series
     if found:
