@@ -242,7 +242,7 @@ RowOptions row_options(CompletionRequest& request) {
   MinPOptions tail;
   add_options(request, tail, options.sampling);
   if (!request.logit_bias.empty()) {
-    options.edit_raw_logits = [biases = request.logit_bias](std::span<float> logits) {
+    options.edit_raw_logits = [biases = request.logit_bias](std::span<float> logits, auto /*text*/) {
       for (const auto& [id, bias] : biases) logits[static_cast<std::size_t>(id)] += bias;
     };
   }

@@ -184,7 +184,7 @@ TEST_CASE("a program may change the logits before and after the options without 
   options.logprobs.count = 3;
   options.sampling.top_k = 2;
   std::vector<std::ptrdiff_t> kept;
-  options.edit_raw_logits = [](std::span<float> logits) { logits[7] += 1000.0f; };
+  options.edit_raw_logits = [](std::span<float> logits, auto /*text*/) { logits[7] += 1000.0f; };
   options.edit_final_logits = [&](std::span<float> logits) {
     kept.push_back(std::ranges::count_if(logits, [](float score) { return score != kMasked; }));
     logits[7] = kMasked;
@@ -192,7 +192,8 @@ TEST_CASE("a program may change the logits before and after the options without 
   const auto changed = continued({kPrompts[0]}, options);
   check_as_if_read(kPrompts[0], changed[0].told, 3);
   CHECK(kept == std::vector<std::ptrdiff_t>(6, 2));  // the token that came first, and the best of the others
-  options.edit_raw_logits = options.edit_final_logits = nullptr;
+  options.edit_raw_logits = nullptr;
+  options.edit_final_logits = nullptr;
   CHECK(changed[0].generation.tokens == continued({kPrompts[0]}, options)[0].generation.tokens);
 }
 

@@ -68,7 +68,7 @@ class Drawing(unittest.TestCase):
                 self.assertIs(after.parent, before)
                 self.assertEqual(after.branch(), before.branch())
         together = [step for flight in flights for step in flight] + [step for step in STEPS if step.detour]
-        self.assertEqual(sorted(step.number for step in together), [step.number for step in STEPS])
+        self.assertEqual(sorted((step.number for step in together), key=int), [step.number for step in STEPS])
 
 
 class Terminals(unittest.TestCase):

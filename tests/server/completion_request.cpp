@@ -391,7 +391,7 @@ TEST_CASE("min_p and logit_bias are at the ends of the chain") {
   CompletionRequest body(with(R"("min_p": 0.5, "logit_bias": {"1": 4, "2": -100})"), model());
   const RowOptions options = row_options(body);
   std::vector<float> logits{1.0f, 0.0f, 9.0f, 3.5f};
-  options.edit_raw_logits(logits);
+  options.edit_raw_logits(logits, {});
   CHECK(logits == std::vector{1.0f, 4.0f, -91.0f, 3.5f});
   options.edit_final_logits(logits);
   CHECK(logits == std::vector{kMasked, 4.0f, kMasked, 3.5f});

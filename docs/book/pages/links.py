@@ -53,7 +53,7 @@ def read(app, doctree):
         if page:
             node["book_page"], node["book_anchor"] = page, anchor
             continue
-        step = re.match(r"(steps/\d\d-[\w-]+)/(.+)", path)
+        step = re.match(r"(steps/\d\d+-[\w-]+)/(.+)", path)
         if not (ROOT / path).exists() or path.startswith(".."):
             logger.warning(f"the link to '{uri}' leads to nothing; there is no {path}", location=node)
         elif (ROOT / path).is_dir():

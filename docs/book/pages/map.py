@@ -35,7 +35,7 @@ def flights(series):
             if not onward:
                 break
             flight.append(onward)
-        for branch in sorted(branches, key=lambda step: step.number):
+        for branch in sorted(branches, key=lambda step: int(step.number)):
             climb(branch)
 
     climb(series[0])
@@ -45,7 +45,7 @@ def flights(series):
 def title(flight):
     """The branch that begins here, or the step that it leaves."""
     first = flight[0]
-    begins = not first.parent or any(first.name[3:] in beginners for _, _, beginners in BRANCHES)
+    begins = not first.parent or any(first.slug in beginners for _, _, beginners in BRANCHES)
     whence = f", from {first.parent.number}" if first.parent else f", {first.number} to {flight[-1].number}"
     return first.branch() + whence if begins else f"from {first.parent.heading()}"
 

@@ -88,6 +88,14 @@ shared-prefill
     Keep all             --do-sample --temperature 2 no --min-p
     At least 5 %         --do-sample --temperature 2 --min-p 0.05
     At least 40 %        --do-sample --temperature 2 --min-p 0.4
+choices
+    Two animals          --choice " fox" --choice " lion"
+    One of three texts   --choice " fox" --choice " lion" --choice " very old lion"
+    Any text             no --choice
+--regex
+    A number             --regex " [0-9]{1,3}"
+    One sentence         --regex " [a-z ]{10,60}[.]"
+    Any text             no --regex
 --num-beams
     No search            no --num-beams
     2 beams              --num-beams 2
@@ -170,7 +178,7 @@ def options(step):
 def has(step, need):
     if need.startswith("--"):
         return need in options(step)
-    return need in (step.name[3:], "a chat" if step.holds_conversations() else "")
+    return need in (step.slug, "a chat" if step.holds_conversations() else "")
 
 
 def settings(line):

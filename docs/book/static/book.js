@@ -132,11 +132,11 @@ const book = (() => {
   }
 
   // The number of the step that an address shows; "" for other pages.
-  const stepOf = (address) => (/(?:^|\/)(\d\d)-[^/]+\/(?:index\.html)?(?:[?#]|$)/.exec(address) || ["", ""])[1];
+  const stepOf = (address) => (/(?:^|\/)(\d\d+)-[^/]+\/(?:index\.html)?(?:[?#]|$)/.exec(address) || ["", ""])[1];
 
   // A reader marks a step as done, and its links in the sidebar, the map and the tables have a tick from then on.
   function addTicks() {
-    const done = new Set((remembered("done") || "").match(/\d\d/g));
+    const done = new Set((remembered("done") || "").match(/\d+/g));
     const own = stepOf(location.pathname);
     const links = [...document.querySelectorAll(".sidebar-tree a, .map a, table.steps td:first-child a, .steps-list a")]
       .map((link) => [link, link.getAttribute("href") === "#" ? own : stepOf(link.getAttribute("href"))]);

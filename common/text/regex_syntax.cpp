@@ -1,0 +1,245 @@
+#include "common/text/regex_syntax.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/quoted.h"
+#include "common/text/utf8.h"
+
+namespace staircase {
+
+namespace {
+
+using Kind = RegexPart::Kind;
+
+constexpr int kMaxParts = 20'000, kMaxDepth = 100, kNoLimit = -1;
+constexpr std::string_view kDigits = "0123456789";
+constexpr const char* kCounts = "a repetition is {2}, {2,} or {2,5}; write \\{ for the character";
+constexpr char32_t kLastCodePoint = 0x10FFFF;
+
+/// From the first to the last, both included.
+using CodePoints = std::vector<std::pair<char32_t, char32_t>>;
+
+/// All characters that are not in `set`.
+CodePoints all_but(CodePoints set) {
+  std::ranges::sort(set);
+  CodePoints others;
+  char32_t next = 0;
+  for (const auto& [first, last] : set) {
+    if (first > next) others.emplace_back(next, first - 1);
+    next = std::max<char32_t>(next, last + 1);
+  }
+  if (next <= kLastCodePoint) others.emplace_back(next, kLastCodePoint);
+  return others;
+}
+
+bool is_one(const CodePoints& set) {
+  return set.size() == 1 && set[0].first == set[0].second;
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view pattern) : pattern_(pattern), rest_(pattern) {}
+
+  RegexPart whole() {
+    RegexPart part = choice();
+    if (!rest_.empty()) fail("this ) closes no (; write \\) for the character");
+    return part;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    constexpr std::size_t shown = 20;
+    const std::string at = rest_.empty() ? "at its end" : "before " + harmless(rest_.substr(0, shown));
+    throw UsageError("the regular expression cannot be read {}{}: {}", at, rest_.size() > shown ? "..." : "",
+                     what);
+  }
+
+  bool next_is(std::string_view characters) const {
+    return !rest_.empty() && characters.find(rest_[0]) != characters.npos;
+  }
+
+  bool take(std::string_view text) {
+    const bool is_next = rest_.starts_with(text);
+    if (is_next) rest_.remove_prefix(text.size());
+    return is_next;
+  }
+
+  RegexPart made(Kind kind, std::vector<RegexPart> parts = {}) {
+    if (++made_ > kMaxParts) fail("it has more than 20000 parts when all repetitions are written out");
+    return {kind, std::move(parts)};
+  }
+
+  RegexPart copy_of(const RegexPart& part) {
+    RegexPart copy = made(part.kind);
+    for (const RegexPart& one : part.parts) copy.parts.push_back(copy_of(one));
+    copy.bytes = part.bytes;
+    return copy;
+  }
+
+  RegexPart choice() {
+    RegexPart part = made(Kind::kChoice);
+    do part.parts.push_back(sequence());
+    while (take("|"));
+    return part;
+  }
+
+  RegexPart sequence() {
+    RegexPart part = made(Kind::kSequence);
+    while (!rest_.empty() && !next_is("|)")) part.parts.push_back(repeated());
+    return part;
+  }
+
+  RegexPart repeated() {
+    RegexPart part = atom();
+    if (!next_is("*+?{")) return part;
+    const auto [least, most] = counts();
+    if (next_is("*+?{")) fail("a repetition cannot be repeated; put it into ( )");
+    RegexPart all = made(Kind::kSequence);
+    for (int i = 0; i < std::max({least, most, 1}); ++i) {
+      RegexPart one = copy_of(part);
+      if (most == kNoLimit && i + 1 >= least) one = made(Kind::kLoop, {std::move(one)});
+      if (i >= least) one = made(Kind::kChoice, {made(Kind::kSequence), std::move(one)});
+      all.parts.push_back(std::move(one));
+    }
+    return all;
+  }
+
+  /// The least and the most; kNoLimit for any number.
+  std::pair<int, int> counts() {
+    if (take("?")) return {0, 1};
+    if (take("*")) return {0, kNoLimit};
+    if (take("+")) return {1, kNoLimit};
+    take("{");
+    const int least = number();
+    const int most = !take(",") ? least : next_is("}") ? kNoLimit : number();
+    if (!take("}")) fail(kCounts);
+    if (most == 0 || (most != kNoLimit && most < least)) fail("the repetition before it allows nothing");
+    return {least, most};
+  }
+
+  int number() {
+    if (!next_is(kDigits)) fail(kCounts);
+    int value = 0;
+    for (; next_is(kDigits); rest_.remove_prefix(1))
+      value = std::min(10 * value + rest_[0] - '0', kMaxParts + 1);
+    return value;
+  }
+
+  RegexPart atom() {
+    if (!take("(")) return characters();
+    if (take("?") && !take(":")) fail("of the groups that begin with (?, there is only (?:");
+    if (++depth_ > kMaxDepth) fail("more than 100 groups are in one another");
+    RegexPart part = choice();
+    --depth_;
+    if (!take(")")) fail("a ) is missing");
+    return part;
+  }
+
+  RegexPart characters() {
+    if (next_is("*+?{")) fail("nothing is there to be repeated; write a \\ before the character");
+    if (next_is("^$"))
+      fail("a text must match as a whole, so leave out ^ and $; write a \\ before the character");
+    CodePoints set;
+    if (take("["))
+      set = brackets();
+    else if (take("."))
+      set = all_but({{'\n', '\n'}});
+    else
+      set = element();
+    if (set.empty()) fail("no character fits these brackets");
+    RegexPart any = made(Kind::kChoice);
+    for (const auto& [first, last] : set) {
+      for (const std::vector<ByteRange>& form : utf8_ranges(first, last)) {
+        RegexPart& character = any.parts.emplace_back(made(Kind::kSequence));
+        for (const ByteRange& bytes : form) character.parts.emplace_back(made(Kind::kByte)).bytes = bytes;
+      }
+    }
+    return any.parts.size() == 1 ? any.parts[0] : any;
+  }
+
+  /// A set, from behind its opening bracket on.
+  CodePoints brackets() {
+    const bool is_negated = take("^");
+    CodePoints all;
+    while (!take("]")) {
+      CodePoints one = element();
+      if (next_is("-") && !rest_.starts_with("-]")) {
+        take("-");
+        const CodePoints last = element();
+        if (!is_one(one) || !is_one(last) || last[0].first < one[0].first) {
+          fail("a range is from one character to a later one, as in [a-z]; write \\- for the character");
+        }
+        one[0].second = last[0].first;
+      }
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    if (all.empty()) fail("these brackets are empty; write \\] for the character");
+    return is_negated ? all_but(std::move(all)) : all;
+  }
+
+  CodePoints element() {
+    if (take("\\")) return escaped();
+    const char32_t c = code_point();
+    return {{c, c}};
+  }
+
+  CodePoints escaped() {
+    const CodePoints digits{{'0', '9'}}, word{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    const CodePoints space{{'\t', '\r'}, {' ', ' '}};
+    const char32_t c = code_point();
+    switch (c) {
+      case 'd':
+        return digits;
+      case 'D':
+        return all_but(digits);
+      case 'w':
+        return word;
+      case 'W':
+        return all_but(word);
+      case 's':
+        return space;
+      case 'S':
+        return all_but(space);
+      case 'n':
+        return {{'\n', '\n'}};
+      case 'r':
+        return {{'\r', '\r'}};
+      case 't':
+        return {{'\t', '\t'}};
+      default:
+        break;
+    }
+    // A backslash before a letter or digit means something else than the character itself.
+    if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) {
+      fail("of the letters and digits after a backslash, there are d, D, w, W, s, S, n, r and t");
+    }
+    return {{c, c}};
+  }
+
+  char32_t code_point() {
+    if (rest_.empty()) fail("it ends too early");
+    std::size_t length = 1;
+    while (length < rest_.size() && (static_cast<unsigned char>(rest_[length]) & 0xC0) == 0x80) ++length;
+    const Utf8Run run = first_utf8_run(rest_.substr(0, length));
+    if (!run.valid || run.length != length) fail("it must be valid UTF-8");
+    // The lead byte of n bytes begins with n + 1 bits that say so.
+    char32_t c = static_cast<unsigned char>(rest_[0]) & (length == 1 ? 0x7F : 0xFF >> (length + 1));
+    for (std::size_t i = 1; i < length; ++i) c = c << 6 | (static_cast<unsigned char>(rest_[i]) & 0x3F);
+    rest_.remove_prefix(length);
+    return c;
+  }
+
+  std::string_view pattern_, rest_;  // as a whole, and what has not been read
+  int depth_ = 0, made_ = 0;
+};
+
+}  // namespace
+
+RegexPart parse_regex(std::string_view pattern) {
+  return Parser(pattern).whole();
+}
+
+}  // namespace staircase

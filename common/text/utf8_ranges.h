@@ -1,0 +1,21 @@
+// The bytes of many characters at once: for automata that read text byte by byte.
+#pragma once
+
+#include <vector>
+
+namespace staircase {
+
+struct ByteRange {
+  unsigned char first, last;  ///< both included
+
+  bool holds(char byte) const {
+    return first <= static_cast<unsigned char>(byte) && static_cast<unsigned char>(byte) <= last;
+  }
+};
+
+/// The UTF-8 forms of the code points from `first` to `last`, as sequences of 1 to 4 ranges: a character is
+/// one of them exactly if each of its bytes is in the range at its place, in one of the sequences. Surrogates
+/// have no form, so they are left out. U+0000 to U+10FFFF, the whole of Unicode, takes nine sequences.
+std::vector<std::vector<ByteRange>> utf8_ranges(char32_t first, char32_t last);
+
+}  // namespace staircase

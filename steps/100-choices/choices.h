@@ -1,0 +1,46 @@
+// A few texts of which an answer must be one.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "allowed_tokens.h"
+
+namespace staircase {
+
+struct ChoiceOptions {
+  std::vector<std::string> choices = {};  ///< empty for any text
+};
+
+inline void add_options(OptionSink& sink, ChoiceOptions& options, const RowOptions& row) {
+  sink.add("--choice", &options.choices, "a text that the answer may be; give it several times");
+  require_an_end(
+      sink, "--choice", [&options] { return !options.choices.empty(); }, row);
+}
+
+class Choices {
+ public:
+  /// What may follow a part of a text: the rest of each choice that begins so.
+  using States = std::set<std::string>;
+
+  explicit Choices(const std::vector<std::string>& texts) : texts_(texts.begin(), texts.end()) {}
+
+  States start() const { return texts_; }
+
+  /// The rests after more bytes; none if no choice begins so.
+  States after(const States& rests, std::string_view text) const {
+    States after;
+    for (const std::string& rest : rests)
+      if (rest.starts_with(text)) after.insert(rest.substr(text.size()));
+    return after;
+  }
+
+  /// Whether the text is a choice.
+  bool accepts(const States& rests) const { return rests.contains(""); }
+
+ private:
+  States texts_;
+};
+
+}  // namespace staircase
