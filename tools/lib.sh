@@ -263,3 +263,12 @@ turn() {
 
 # chosen NAME N: whether this commit tries it, one name in N.
 chosen() { (($(turn "$1" "$2") == 0)); }
+
+# touched PATTERN: whether the last commit, or work that is not committed yet, changes a file whose path matches. With
+# STAIRCASE_SINCE=COMMIT: all commits since that one.
+touched() {
+  if [[ -z ${changed+known} ]]; then
+    changed=$(cd "$root" && git diff --name-only "${STAIRCASE_SINCE:-HEAD~1}" 2>/dev/null; git -C "$root" ls-files --others --exclude-standard 2>/dev/null) || true
+  fi
+  grep -qE "$1" <<<"$changed"
+}

@@ -2,8 +2,9 @@
 make.
 
 A sample is tried, another one for each commit: one step with the mistakes that it invites, and a fifth of the mistakes
-in step 02. With STAIRCASE_ALL_STEPS=1 (`tools/test --all`) all are tried: two steps at a time then, each with one
-compiler. Commands that name no temporary folder let a compiler cache answer when nothing has changed since."""
+in step 02. One of the steps that the commit changes is tried, too. With STAIRCASE_ALL_STEPS=1 (`tools/test --all`) all
+are tried: two steps at a time then, each with one compiler. Commands that name no temporary folder let a compiler cache
+answer when nothing has changed since."""
 
 import fcntl
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
 
-from chosen import ALL, chosen, commit
+from chosen import ALL, chosen, commit, touched
 from mistakes import MISTAKES, planted
 from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
@@ -29,7 +30,15 @@ from step_commands.running import program_cases
 # reports.
 READS_BEYOND = "85-grouped-queries"
 
-TRIED = STEPS if ALL else [random.Random(commit()).choice(STEPS)]
+
+
+def sample():
+    draws = random.Random(commit())
+    any_step, changed = draws.choice(STEPS), [step for step in STEPS if touched(f"steps/{step.name}")]
+    return list({any_step, *(draws.sample(changed, 1) if changed else [])})
+
+
+TRIED = STEPS if ALL else sample()
 
 
 class Played(Scratch):

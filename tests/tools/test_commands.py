@@ -208,6 +208,38 @@ class Commands(Limited):
                 known = (root / "calls").read_text().splitlines() if (root / "calls").exists() else []
                 self.assertEqual(known, calls)
 
+    def test_continuous_integration_tries_what_a_commit_changes_beside_its_sample(self):
+        root = self.copied("tools/lib.sh", "tests/chosen.py")
+        git = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+        subprocess.run([*git, "init", "-q"], check=True)
+        for name in ("steps/01-a/main.cpp", "steps/02-b/main.cpp", "steps/03-c/main.cpp"):
+            (root / name).parent.mkdir(parents=True)
+            (root / name).write_text(name)
+            subprocess.run([*git, "add", name], check=True)
+            subprocess.run([*git, "commit", "-qm", name], check=True)
+        (root / "steps/04-d").mkdir()
+        (root / "steps/04-d/main.cpp").write_text("not committed")
+
+        def touched(*command, **environment):
+            done = run(*command, env={**os.environ, **environment})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout.split()
+
+        shell = [shutil.which("bash"), "-euc", f'source "{root}/tools/lib.sh"\n'
+                 'for step in 01-a 02-b 03-c 04-d; do if touched "^steps/$step/"; then echo "$step"; fi; done']
+        python = [sys.executable, "-c", f"import sys; sys.path.insert(0, '{root}/tests'); import chosen\n"
+                  "print(*(step for step in ('01-a', '02-b', '03-c', '04-d') if chosen.touched(f'steps/{step}')))"]
+        for command in (shell, python):
+            self.assertEqual(touched(*command), ["03-c", "04-d"])
+            self.assertEqual(touched(*command, STAIRCASE_SINCE="HEAD~2"), ["02-b", "03-c", "04-d"])
+            self.assertEqual(touched(*command, STAIRCASE_SINCE="no-commit"), ["04-d"])
+
+    def test_a_finished_lesson_is_tried_when_its_step_or_its_files_change(self):
+        done = run(shutil.which("bash"), "-euc", f"source '{ROOT}/tools/lib.sh'; eval \"$(sed -n '/^files_of()/,/^}}/p' '{ROOT}/tools/test')\"\n"
+                   "files_of finished-14; files_of finished-62; files_of 05; files_of model")
+        finished = "^steps/62-|^common/decoding/(block_pool.h|paged_engine.h|paged_kv_cache.h)$"
+        self.assertEqual(done.stdout.split("\n"), ["^steps/14-|^common/decoding/(static_kv_cache.h)$", finished, "^steps/05-", "^$", ""], done.stderr)
+
     def test_setup_refuses_an_old_meson(self):
         environment = self.commands(*self.BASICS, "git", "python3")
         for name in ("g++", "c++", "ninja", "pkg-config"):
