@@ -165,7 +165,7 @@ void CompletionReply::read(const News& news) {
   Choice& choice = choices_[static_cast<std::size_t>(news.text)];
   if (news.prompt) {
     if (!echo_ || echo_->prompt != news.prompt)
-      echo_ = std::make_unique<Echo>(echo_of(news.prompt, *model_.tokenizer, form_));
+      echo_ = std::make_unique<PromptEcho>(echo_of(news.prompt, *model_.tokenizer, form_));
     choice.text.add_echo(*echo_);
   }
   if (news.token) {

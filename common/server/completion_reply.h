@@ -17,7 +17,7 @@
 
 namespace staircase {
 
-struct Echo;
+struct PromptEcho;
 
 /// The model thread adds what it has and goes on immediately. The server thread takes it out, turns it into
 /// JSON and sends it: immediately for a stream, otherwise when all texts have ended. It pauses after each few
@@ -92,11 +92,11 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Choice> choices_;
-  std::unique_ptr<Echo> echo_;  // the last one: texts of a prompt share it
-  int growing_;                 // texts that have not ended
-  bool has_begun_ = false;      // the stream
-  bool has_left_ = false;       // the client
-  bool has_ended_ = false;      // the answer
+  std::unique_ptr<PromptEcho> echo_;  // the last one: texts of a prompt share it
+  int growing_;                       // texts that have not ended
+  bool has_begun_ = false;            // the stream
+  bool has_left_ = false;             // the client
+  bool has_ended_ = false;            // the answer
 };
 
 }  // namespace staircase

@@ -30,9 +30,9 @@ void CharacterCount::push(std::string_view bytes) {
   complete_ += characters(take_complete_utf8(unfinished_));
 }
 
-Echo echo_of(std::shared_ptr<const std::vector<Token>> prompt, const Tokenizer& tokenizer,
-             const ReplyForm& form) {
-  Echo echo{std::move(prompt)};
+PromptEcho echo_of(std::shared_ptr<const std::vector<Token>> prompt, const Tokenizer& tokenizer,
+                   const ReplyForm& form) {
+  PromptEcho echo{std::move(prompt)};
   CharacterCount count;
   std::vector<int> ids;
   for (const Token& token : *echo.prompt) {
@@ -58,7 +58,7 @@ ReplyText::ReplyText(int index, const CompletionRequest& request, const ServedMo
   shown_ = characters(part_);
 }
 
-void ReplyText::add_echo(const Echo& echo) {
+void ReplyText::add_echo(const PromptEcho& echo) {
   part_ += echo.text;
   shown_ += characters(echo.text);
   count_ = CharacterCount(shown_);

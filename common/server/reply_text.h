@@ -39,15 +39,15 @@ class CharacterCount {
 };
 
 /// A prompt with its log-probabilities, as the beginning of an answer.
-struct Echo {
+struct PromptEcho {
   std::shared_ptr<const std::vector<Token>> prompt;
   std::string text = {};
   LogprobJson logprobs = {};
 };
 
 /// The texts of a prompt share it.
-Echo echo_of(std::shared_ptr<const std::vector<Token>> prompt, const Tokenizer& tokenizer,
-             const ReplyForm& form);
+PromptEcho echo_of(std::shared_ptr<const std::vector<Token>> prompt, const Tokenizer& tokenizer,
+                   const ReplyForm& form);
 
 class ReplyText {
  public:
@@ -55,7 +55,7 @@ class ReplyText {
   ReplyText(int index, const CompletionRequest& request, const ServedModel& model, const ReplyForm& form,
             bool keeps_ids);
 
-  void add_echo(const Echo& echo);
+  void add_echo(const PromptEcho& echo);
   void add(const Token& token);
   void end(FinishReason reason);
 
