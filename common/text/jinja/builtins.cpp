@@ -536,7 +536,7 @@ Value extreme(const Call& call, bool reverse) {
 /// The elements of what is no iterator.
 Values lasting_elements(const Call& call, const char* filter) {
   if (call.self.sequence() && call.self.sequence()->kind == Kind::kIterator)
-    throw Fault(fmt::format("uses {} on {}", filter, kMade));
+    throw Fault(fmt::format("uses {} on {}", filter, kIteratorInMessages));
   return call.elements();
 }
 
@@ -941,41 +941,29 @@ const std::map<std::string, bool (*)(const Value& value, Budget& budget)> kTests
      [](const Value& value, Budget& budget) { return has_only_case(to_text(value, budget).bytes, false); }},
 };
 
-bool not_equal(const Value& a, const Value& b, Budget& budget) {
-  return !equal(a, b, budget);
-}
-bool greater(const Value& a, const Value& b, Budget& budget) {
-  return less(b, a, budget);
-}
-bool at_most(const Value& a, const Value& b, Budget& budget) {
-  return !less(b, a, budget);
-}
-bool at_least(const Value& a, const Value& b, Budget& budget) {
-  return !less(a, b, budget);
-}
-
 // Tests that compare with one other value.
 const std::map<std::string, bool (*)(const Value& a, const Value& b, Budget& budget)> kComparisons = {
-    {"!=", not_equal},
-    {"<", less},
-    {"<=", at_most},
-    {"==", equal},
-    {">", greater},
-    {">=", at_least},
     {"divisibleby", [](const Value& a, const Value& b,
                        Budget&) { return is_divisible(a, integer_of(b, "divisibleby"), "divisibleby"); }},
     {"eq", equal},
-    {"equalto", equal},
-    {"ge", at_least},
-    {"greaterthan", greater},
-    {"gt", greater},
+    {"ge", [](const Value& a, const Value& b, Budget& budget) { return !less(a, b, budget); }},
+    {"gt", [](const Value& a, const Value& b, Budget& budget) { return less(b, a, budget); }},
     {"in", [](const Value& a, const Value& b, Budget& budget) { return contains(b, a, budget); }},
-    {"le", at_most},
-    {"lessthan", less},
+    {"le", [](const Value& a, const Value& b, Budget& budget) { return !less(b, a, budget); }},
     {"lt", less},
-    {"ne", not_equal},
+    {"ne", [](const Value& a, const Value& b, Budget& budget) { return !equal(a, b, budget); }},
     {"sameas", same},
 };
+
+/// Of a filter or test that has several.
+const std::string& usual_name(const std::string& name) {
+  static const std::map<std::string, std::string> others = {
+      {"d", "default"},  {"count", "length"},   {"e", "escape"}, {"==", "eq"},
+      {"equalto", "eq"}, {"!=", "ne"},          {"<", "lt"},     {"lessthan", "lt"},
+      {">", "gt"},       {"greaterthan", "gt"}, {"<=", "le"},    {">=", "ge"}};
+  const auto other = others.find(name);
+  return other == others.end() ? name : other->second;
+}
 
 }  // namespace
 
@@ -1022,10 +1010,7 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Budget& bu
 
 Value apply_filter(const std::string& name, const Value& input, Arguments arguments, Budget& budget) {
   budget.spend_steps();
-  static const std::map<std::string, std::string> other_names = {
-      {"d", "default"}, {"count", "length"}, {"e", "escape"}};
-  const auto other = other_names.find(name);
-  const std::string& known = other == other_names.end() ? name : other->second;
+  const std::string& known = usual_name(name);
   // As in Jinja, these leave out empty values without an evaluation, including none.
   const auto all = [&] { return is_true(input) ? elements(input, budget) : Values(); };
   if (known == "map") return mapped(all(), std::move(arguments), budget);
@@ -1043,7 +1028,7 @@ bool apply_test(const std::string& name, const Value& input, const std::vector<V
                 Budget& budget) {
   budget.spend_steps();
   const auto test = kTests.find(name);
-  const auto comparison = kComparisons.find(name);
+  const auto comparison = kComparisons.find(usual_name(name));
   const bool takes_one = comparison != kComparisons.end();
   if (!takes_one && !arguments.empty())
     throw Fault(

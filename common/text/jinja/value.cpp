@@ -246,7 +246,7 @@ std::size_t length(const Value& value) {
   if (const Dict* dict = value.dict()) return dict->items.size();
   const Sequence* sequence = value.sequence();
   if (!sequence || sequence->kind == Sequence::Kind::kIterator) {
-    throw Fault(fmt::format("uses the length of {}", sequence ? kMade : value.kind()));
+    throw Fault(fmt::format("uses the length of {}", sequence ? kIteratorInMessages : value.kind()));
   }
   return sequence->items.size();
 }
@@ -343,7 +343,7 @@ void write_python(Writer& out, const Value& value) {
   if (const Sequence* sequence = value.sequence()) {
     using Kind = Sequence::Kind;
     if (sequence->kind != Kind::kList && sequence->kind != Kind::kTuple) {
-      throw Fault(fmt::format("writes {}", kMade));
+      throw Fault(fmt::format("writes {}", kIteratorInMessages));
     }
     const bool tuple = sequence->kind == Kind::kTuple;
     out.write(tuple ? "(" : "[");
@@ -381,7 +381,8 @@ class JsonWriter {
     out_.budget().spend_steps();
     if (value.text()) return out_.write(quoted(value.text()->bytes));
     if (const Sequence* sequence = value.sequence()) {
-      if (sequence->kind > Sequence::Kind::kTuple) throw Fault(fmt::format("uses tojson on {}", kMade));
+      if (sequence->kind > Sequence::Kind::kTuple)
+        throw Fault(fmt::format("uses tojson on {}", kIteratorInMessages));
       return write_all('[', ']', sequence->items.size(), level,
                        [&](std::size_t i) { write(sequence->items[i], level + 1); });
     }

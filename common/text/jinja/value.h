@@ -100,7 +100,7 @@ struct Sequence {
 };
 
 /// The name of an iterator in messages.
-constexpr const char* kMade = "a range or what a filter made; |list makes a list of it";
+constexpr const char* kIteratorInMessages = "a range or what a filter made; |list makes a list of it";
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in the order of writing
