@@ -81,7 +81,7 @@ void AttentionProbe::begin(std::span<const std::span<const int>> sequences,
   starts_ = starts;
 }
 
-void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValues& keys_values) {
+void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysValues& keys_values) {
   const auto head_size = static_cast<std::size_t>(keys_values.keys.dim(3));
   const auto n_embd = static_cast<std::size_t>(queries.dim(1));
   // Neighbouring query heads share a key head.

@@ -37,7 +37,7 @@ class AttentionProbe {
 
   /// Reads the layer's queries, [n_tokens, n_embd], and keys, as Device::query_key_value has left them.
   /// Throws Error for a score that is not finite.
-  void look(Device& device, const Tensor& queries, const KeysValues& keys_values);
+  void compute(Device& device, const Tensor& queries, const KeysValues& keys_values);
 
   /// One per sequence of the pass; a resting one attends to nothing. A token that went through the model
   /// before this probe existed is -1.

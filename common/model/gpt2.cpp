@@ -54,7 +54,7 @@ class Gpt2 : public Network {
     };
     const auto output = [&](const std::string& name, const Slice& in) {
       return Linear{weights.matrix(name + ".weight", WeightOrder::kInputFirst, in, {n_embd}),
-                    weights.once(name + ".bias", {n_embd})};
+                    weights.on_first_rank(name + ".bias", {n_embd})};
     };
     // Of [q | k | v] each rank has three slices: the same heads of each.
     std::vector<Slice> query_key_value{3 * n_embd};
@@ -65,7 +65,8 @@ class Gpt2 : public Network {
       }
     }
     embeddings_ = weights.embeddings("wte.weight", "lm_head.weight", config);
-    if (share.has_first_block()) positions_ = weights.once("wpe.weight", {config.n_positions, n_embd});
+    if (share.has_first_block())
+      positions_ = weights.on_first_rank("wpe.weight", {config.n_positions, n_embd});
     for (int l = 0; l < config.n_layer; ++l) {
       const std::string block = fmt::format("h.{}.", share.blocks.first + l);
       blocks_.push_back({.ln_1 = norm(block + "ln_1"),

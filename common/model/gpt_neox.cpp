@@ -50,7 +50,7 @@ class GptNeox : public Network {
     };
     const auto output = [&](const std::string& name, const Slice& in) {
       return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, {n_embd}),
-                    weights.once(name + ".bias", {n_embd})};
+                    weights.on_first_rank(name + ".bias", {n_embd})};
     };
     embeddings_ = weights.embeddings("embed_in.weight", "embed_out.weight", config);
     for (int l = 0; l < config.n_layer; ++l) {

@@ -49,7 +49,7 @@ class Leader {
  public:
   Leader(Model& model, Ranks& ranks) : model_(model), ranks_(ranks) {}
 
-  void tell(const ForwardPass& pass) {
+  void send_pass(const ForwardPass& pass) {
     const auto n_sequences = static_cast<std::int64_t>(pass.sequences.size());
     const KeysValues layer = pass.cache.layer(0);
     Numbers numbers{pass.count, static_cast<std::int32_t>(n_sequences)}, table;
@@ -91,7 +91,7 @@ class Leader {
 
  private:
   void say(const std::string& text) {
-    ranks_.meet();
+    ranks_.barrier();
     ranks_.broadcast(text);
   }
 
@@ -142,7 +142,7 @@ class LedCache : public KvCache {
 void follow(Model& model, Ranks& ranks) {
   std::map<int, std::unique_ptr<LedCache>> caches;
   while (true) {
-    ranks.meet();
+    ranks.barrier();
     const Numbers numbers = to_numbers(ranks.broadcast(""));
     if (numbers.empty()) return;
     std::span<const std::int32_t> rest = numbers;
@@ -189,7 +189,7 @@ void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) 
   ranks.limit_waits(kLongestWait);
   if (ranks.rank() > 0) return follow(model, ranks);
   Leader leader(model, ranks);
-  model.before_pass([&leader](const ForwardPass& pass) { leader.tell(pass); });
+  model.before_pass([&leader](const ForwardPass& pass) { leader.send_pass(pass); });
   work();
   model.before_pass({});
   leader.end();

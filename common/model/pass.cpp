@@ -38,8 +38,8 @@ std::vector<float> rotations_of(const PackedTokens& packed, const Rotary& rotary
   for (std::size_t s = 0; s < packed.starts.size(); ++s) {
     const std::int32_t first = packed.offsets[s];
     for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
-      rotary.turn(packed.positions[s] + t - first,
-                  std::span(rotations).subspan(static_cast<std::size_t>(t) * width, width));
+      rotary.rotation(packed.positions[s] + t - first,
+                      std::span(rotations).subspan(static_cast<std::size_t>(t) * width, width));
     }
   }
   return rotations;
@@ -187,7 +187,7 @@ void Pass::linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilog
 void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
                   Tensor& attended) const {
   if (watchers_.probe != nullptr && watchers_.probe->layer() == layer) {
-    watchers_.probe->look(device_, queries, keys_values);
+    watchers_.probe->compute(device_, queries, keys_values);
   }
   device_.attention(batch_, queries, keys_values, attended);
   if (layer + 1 < config_.n_layer || !part_.share.has_last_block() || packed_.wants_all) return;

@@ -96,7 +96,7 @@ void Rotary::divide_speeds(std::span<const float> factors) {
   for (std::size_t i = 0; i < speeds_.size(); ++i) speeds_[i] /= static_cast<double>(factors[i]);
 }
 
-void Rotary::turn(int position, std::span<float> cosines_and_sines) const {
+void Rotary::rotation(int position, std::span<float> cosines_and_sines) const {
   const std::size_t pairs = speeds_.size();
   for (std::size_t i = 0; i < pairs; ++i) {
     const double angle = speeds_[i] * position;

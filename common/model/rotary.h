@@ -43,9 +43,9 @@ class Rotary {
   void divide_speeds(std::span<const float> factors);
 
   /// Writes the cosines of the angles at `position`, then the sines: [size()].
-  void turn(int position, std::span<float> cosines_and_sines) const;
+  void rotation(int position, std::span<float> cosines_and_sines) const;
 
-  const std::vector<double>& speeds() const { return speeds_; }
+  const std::vector<double>& speeds_for_tests() const { return speeds_; }
 
  private:
   double theta_ = 0.0;

@@ -159,7 +159,7 @@ Tensor WeightReader::vector(std::span<const Part> parts) {
   return vector(all);
 }
 
-Tensor WeightReader::once(const std::string& name, const std::vector<std::int64_t>& shape) {
+Tensor WeightReader::on_first_rank(const std::string& name, const std::vector<std::int64_t>& shape) {
   const CheckpointTensor& tensor = find(name, shape);
   return share_.first ? table(tensor) : Tensor();
 }

@@ -74,7 +74,7 @@ class WeightReader {
   Tensor vector(std::span<const float> values);
 
   /// A vector or a table that a sum over all ranks has once: empty on all ranks but the first.
-  Tensor once(const std::string& name, const std::vector<std::int64_t>& shape);
+  Tensor on_first_rank(const std::string& name, const std::vector<std::int64_t>& shape);
 
   /// The numbers of a vector.
   std::vector<float> values(const std::string& name, std::int64_t size);

@@ -64,13 +64,13 @@ class MpiRanks : public Ranks {
   }
 
   void abort(int status) override {
-    neighbours_->tell();
+    neighbours_->notify();
     MPI_Abort(MPI_COMM_WORLD, status);
   }
 
-  bool is_aborting() const override { return Neighbours::is_told(); }
+  bool is_aborting() const override { return Neighbours::is_notified(); }
 
-  void meet() override {
+  void barrier() override {
     if (limit_ && rank() == 0) limit_->begin(true);
     MPI_Request request{};
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -93,8 +93,8 @@ class MpiRanks : public Ranks {
     if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : rank() == 1 ? 1300 : 1800);
     const auto give_up = [this, limit] {
       if (gives_up_.exchange(true)) return;  // two threads may notice it
-      quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_told();
-      neighbours_->tell();
+      quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_notified();
+      neighbours_->notify();
       say_error(fmt::format(
           "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));

@@ -66,7 +66,7 @@ bool Neighbours::has_signal() {
   return has_ended != 0;
 }
 
-bool Neighbours::is_told() {
+bool Neighbours::is_notified() {
   return has_been_told != 0;
 }
 
@@ -103,7 +103,7 @@ void Neighbours::follow_rank_0(std::chrono::milliseconds limit, std::function<vo
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() {
+void Neighbours::notify() {
   leaves_ = true;
   for (const Process& other : others_) kill(static_cast<pid_t>(other.id), kTold);
 }
@@ -129,7 +129,7 @@ void Neighbours::watch() {
     }
     const auto stopped = std::ranges::max_element(stops, {}, [](const auto& stop) { return stop.second; });
     if (is_first && stopped != stops.end() && stopped->second > longest_stop_) {
-      tell();
+      notify();
       quiet() = false;
       say_error(fmt::format("rank {} is stopped, and the others wait for it, so all end", stopped->first));
       std::_Exit(1);
@@ -138,9 +138,9 @@ void Neighbours::watch() {
     if (stopped_for > limit_) give_up_();
     if (known != lost) ticks = 0;
     known = lost;
-    if (lost.empty() && !has_signal() && !is_told()) continue;
+    if (lost.empty() && !has_signal() && !is_notified()) continue;
     ++ticks;
-    if (is_told()) {
+    if (is_notified()) {
       // mpirun takes its status from the rank that told.
       if (has_signal() || ticks > kBeforeLeaving) std::_Exit(1);
     } else if (lost.empty()) {
@@ -152,7 +152,7 @@ void Neighbours::watch() {
     } else if (ticks >= kBeforeSaying && std::ranges::all_of(others_, [&](const Process& other) {
                  return other.rank > rank_ || std::ranges::count(lost, other.rank) > 0;
                })) {
-      tell();
+      notify();
       quiet() = false;
       say_error(
           fmt::format("rank {} has ended before the others, so all end: it has failed or was killed, "
@@ -176,7 +176,7 @@ void Neighbours::follow_rank_0(std::chrono::milliseconds /*limit*/, std::functio
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() {}
+void Neighbours::notify() {}
 void Neighbours::watch() {}
 
 #endif

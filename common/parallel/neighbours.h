@@ -41,11 +41,11 @@ class Neighbours {
   /// Whether this process has got a signal that ends programs.
   static bool has_signal();
 
-  /// Whether another rank has told its neighbours.
-  static bool is_told();
+  /// Whether another rank has notified its neighbours.
+  static bool is_notified();
 
   /// This rank ends, and says why: the others need not, and their end is no news to it.
-  void tell();
+  void notify();
 
  private:
   void watch();

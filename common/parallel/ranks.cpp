@@ -105,7 +105,7 @@ void Ranks::receive(std::span<float> numbers, int from) {
   received_bytes_ += sent;
 }
 
-void Ranks::meet() {
+void Ranks::barrier() {
   first_other(0);
 }
 

@@ -47,11 +47,11 @@ class Ranks {
   void check_other(int rank) const;
 
   /// Returns once all ranks have called it. That takes no processor meanwhile, however late rank 0 is.
-  virtual void meet();
+  virtual void barrier();
 
   /// From now on, a rank limits its waits for the others. The limit is that time, plus twice the time that it
   /// has worked itself since the last call. After it, the rank ends all ranks with one sentence. Rank 0 may
-  /// still be late for `meet`, unless it is stopped on the same machine. Only rank 0 then handles signals
+  /// still be late for `barrier`, unless it is stopped on the same machine. Only rank 0 then handles signals
   /// that end programs. Only for processes.
   virtual void limit_waits(std::chrono::milliseconds /*limit*/) {}
 

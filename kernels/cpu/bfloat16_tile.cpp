@@ -236,7 +236,7 @@ void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int6
     shape_tiles(rows);
     shape_ = rows;
   }
-  settle_memory();
+  compiler_barrier();
   if (rows > kTile) {
     constexpr std::int64_t kHalf = 2 * kTile;
     multiply_tiles<32, 32>(x, x_stride, w, depth, result, result_stride, adds);
@@ -246,7 +246,7 @@ void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int6
     (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result, result_stride,
                                                                  adds);
   }
-  settle_memory();
+  compiler_barrier();
 }
 
 STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std::int64_t x_stride,
@@ -256,7 +256,7 @@ STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std:
     shape_narrow_tiles(columns);
     shape_ = -columns;
   }
-  settle_memory();
+  compiler_barrier();
   _tile_zero(0);
   for (std::int64_t k = 0; k < depth; k += kDepth) {
     _tile_loadd(4, x + k, x_stride * 2);
@@ -264,7 +264,7 @@ STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std:
     _tile_dpbf16ps(0, 4, 6);
   }
   _tile_stored(0, result, columns * 4);
-  settle_memory();
+  compiler_barrier();
 }
 
 }  // namespace staircase

@@ -219,9 +219,9 @@ void Int8Matrices::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std:
   for (std::int64_t step = 0; step <= steps; ++step) {
     if (step < steps) {
       const std::int64_t g = step / halves, first = column + step % halves * kHalfPanel;
-      settle_memory();
+      compiler_barrier();
       multiply_group(x + g, x_stride, rows, w[g].values[0][first], sums[step % 2]);
-      settle_memory();
+      compiler_barrier();
     }
     if (step > 0) {
       const std::int64_t g = (step - 1) / halves, first = (step - 1) % halves * kHalfPanel;

@@ -38,7 +38,7 @@ STAIRCASE_AMX_TARGET inline void release_tiles() {
 }
 
 /// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
-inline void settle_memory() {
+inline void compiler_barrier() {
   asm volatile("" ::: "memory");
 }
 

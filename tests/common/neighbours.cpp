@@ -65,7 +65,7 @@ TEST_CASE("A rank that has said why all end leaves with its own status, though o
   Child other(sleeps);
   Child rank([&] {
     Neighbours neighbours(0, {other.as_rank(1)});
-    neighbours.tell();
+    neighbours.notify();
     std::this_thread::sleep_for(milliseconds(800));
     return 7;
   });

@@ -38,7 +38,7 @@ std::vector<double> turned(const Rotary& rotary, const std::vector<double>& head
   const auto pairs = static_cast<std::size_t>(rotary.size() / 2);
   std::vector<double> result = head;
   for (std::size_t i = 0; i < pairs; ++i) {
-    const double angle = rotary.speeds()[i] * position;
+    const double angle = rotary.speeds_for_tests()[i] * position;
     result[i] = head[i] * std::cos(angle) - head[pairs + i] * std::sin(angle);
     result[pairs + i] = head[pairs + i] * std::cos(angle) + head[i] * std::sin(angle);
   }
@@ -50,7 +50,7 @@ TEST_CASE("pair i of n rotates by theta to the power of -i / n per position") {
     const Rotary rotary = staircase::rotary({{"rope_theta", theta}}, 64);
     REQUIRE(rotary.size() == 64);
     for (int i = 0; i < 32; ++i) {
-      CHECK(rotary.speeds()[static_cast<std::size_t>(i)] ==
+      CHECK(rotary.speeds_for_tests()[static_cast<std::size_t>(i)] ==
             doctest::Approx(std::exp(-i / 32.0 * std::log(theta))));
     }
   }
@@ -60,7 +60,7 @@ TEST_CASE("cosines and sines are exact to the last bit of float32, also at posit
   const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}}, 8);
   std::vector<float> turns(8);
   for (const int position : {0, 1, 20, 513, 131071}) {
-    rotary.turn(position, turns);
+    rotary.rotation(position, turns);
     for (int i = 0; i < 4; ++i) {
       const long double angle = std::pow(10000.0L, -i / 4.0L) * position;
       CHECK(static_cast<double>(turns[static_cast<std::size_t>(i)]) ==
@@ -83,14 +83,14 @@ TEST_CASE("both spellings of the settings mean the same") {
   scaling.erase("type");
   scaling["rope_type"] = "llama3";
   scaling["rope_theta"] = 500000.0;
-  CHECK(rotary(old, 16).speeds() == rotary({{"rope_parameters", scaling}}, 16).speeds());
-  CHECK(
-      rotary({{"rotary_pct", 0.25}, {"rotary_emb_base", 5000}}, 32, kNeox).speeds() ==
-      rotary({{"rope_parameters", {{"partial_rotary_factor", 0.25}, {"rope_theta", 5000.0}}}}, 32).speeds());
+  CHECK(rotary(old, 16).speeds_for_tests() == rotary({{"rope_parameters", scaling}}, 16).speeds_for_tests());
+  CHECK(rotary({{"rotary_pct", 0.25}, {"rotary_emb_base", 5000}}, 32, kNeox).speeds_for_tests() ==
+        rotary({{"rope_parameters", {{"partial_rotary_factor", 0.25}, {"rope_theta", 5000.0}}}}, 32)
+            .speeds_for_tests());
 }
 
 TEST_CASE("a theta that only rope_parameters names counts") {
-  CHECK(rotary({{"rope_parameters", {{"rope_theta", 1000.0}}}}, 8).speeds()[1] ==
+  CHECK(rotary({{"rope_parameters", {{"rope_theta", 1000.0}}}}, 8).speeds_for_tests()[1] ==
         doctest::Approx(std::pow(1000.0, -0.25)));
 }
 
@@ -110,11 +110,11 @@ TEST_CASE("rope_scaling replaces rope_parameters unless it is empty, as in trans
     CAPTURE(settings.dump());
     const Rotary rotary = staircase::rotary(settings, 16);
     for (std::size_t i = 0; i < scaled.size(); ++i) {
-      CHECK(rotary.speeds()[i] == doctest::Approx(scaled[i]).epsilon(1e-6));
+      CHECK(rotary.speeds_for_tests()[i] == doctest::Approx(scaled[i]).epsilon(1e-6));
     }
   }
-  CHECK(rotary({{"rope_parameters", with_theta}, {"rope_scaling", plain}}, 16).speeds() ==
-        rotary({{"rope_theta", 500000.0}}, 16).speeds());
+  CHECK(rotary({{"rope_parameters", with_theta}, {"rope_scaling", plain}}, 16).speeds_for_tests() ==
+        rotary({{"rope_theta", 500000.0}}, 16).speeds_for_tests());
 }
 
 TEST_CASE("a rotation that is not built is refused wherever it is written") {
@@ -182,8 +182,8 @@ TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes 
   int kept = 0, slowed = 0;
   double last = 1.0;
   for (std::size_t i = 0; i < 32; ++i) {
-    const double ratio = scaled.speeds()[i] / plain.speeds()[i];
-    const double wavelength = 2.0 * 3.14159265358979 / plain.speeds()[i];
+    const double ratio = scaled.speeds_for_tests()[i] / plain.speeds_for_tests()[i];
+    const double wavelength = 2.0 * 3.14159265358979 / plain.speeds_for_tests()[i];
     if (wavelength < 8192 / 4.0) {
       CHECK(ratio == doctest::Approx(1.0));
       ++kept;
