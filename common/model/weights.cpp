@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "kernels/host_arrays.h"
 
 namespace staircase {
 namespace {
@@ -41,12 +42,6 @@ bool all_within(const HostArray& array, float largest) {
   // A bfloat16 is the upper half, and all types hold the largest float16.
   return all_within<std::uint16_t>(
       bytes, count, static_cast<std::uint16_t>(array.dtype == DType::kFloat16 ? 0x7bff : bits >> 16));
-}
-
-/// Rows first .. first + count - 1.
-HostArray rows(const HostArray& array, std::int64_t first, std::int64_t count) {
-  const auto row_bytes = static_cast<std::int64_t>(size_of(array.dtype)) * array.columns;
-  return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
 }
 
 /// Rows in stored order, one after another.
@@ -87,26 +82,16 @@ Weight WeightReader::matrix(std::span<const Part> parts, std::int64_t in) {
 
 Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up, std::int64_t in,
                                   Slice out) {
-  const std::vector<float> zeros(static_cast<std::size_t>(kGateColumns * in));
-  return load({find({gate, out}, in), find({up, out}, in)}, dtype_, [&](std::span<const HostArray> stored) {
-    std::vector<HostArray> turns;
-    for (std::int64_t first = 0; first < out.count; first += kGateColumns) {
-      const std::int64_t count = std::min(kGateColumns, out.count - first);
-      for (const HostArray& array : stored) {
-        turns.push_back(rows(array, first, count));
-        // Every round is complete: the last one is padded with zeros.
-        if (count < kGateColumns) turns.push_back({zeros.data(), DType::kFloat32, kGateColumns - count, in});
-      }
-    }
-    return turns;
-  });
+  const std::vector<float> zeros(static_cast<std::size_t>(in));
+  return load({find({gate, out}, in), find({up, out}, in)}, dtype_,
+              [&](std::span<const HostArray> stored) { return in_gate_order(stored[0], stored[1], zeros); });
 }
 
 Weight WeightReader::reordered_matrix(const Part& part, std::span<const std::int64_t> starts,
                                       std::int64_t count, std::int64_t in) {
   return load({find(part, in)}, dtype_, [&](std::span<const HostArray> stored) {
     std::vector<HostArray> parts;
-    for (const std::int64_t start : starts) parts.push_back(rows(stored[0], start, count));
+    for (const std::int64_t start : starts) parts.push_back(rows_of(stored[0], start, count));
     return parts;
   });
 }

@@ -55,7 +55,7 @@ class WeightReader {
   };
   Weight matrix(std::span<const Part> parts, std::int64_t in);
 
-  /// The matrices [out, in] of a gate and of what it gates, interleaved in groups of kGateColumns outputs.
+  /// The matrices [out, in] of a gate and of what it gates, in the order of Epilogue::kSiluGate.
   Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, Slice out);
 
   /// Some rows of a stored matrix [outputs, in], in another order: first the `rows` that begin at starts[0]
