@@ -28,57 +28,6 @@ std::optional<nlohmann::json> object_in(const std::filesystem::path& file) {
   return parse_json_object(read_text_file(file), file.string());
 }
 
-/// A remark on what generation_config.json changes in transformers' texts and nothing reads here: a program
-/// has only the settings that its user gives it. Empty if there is nothing.
-std::string unread_generation(const Settings& generation) {
-  // Each with the value that changes nothing; lists and objects always do.
-  static const std::pair<const char*, nlohmann::json> kSettings[] = {
-      {"do_sample", false},
-      {"temperature", 1},
-      {"top_k", 0},
-      {"top_p", 1},
-      {"min_p", 0},
-      {"top_h", nullptr},
-      {"typical_p", 1},
-      {"epsilon_cutoff", 0},
-      {"eta_cutoff", 0},
-      {"repetition_penalty", 1},
-      {"no_repeat_ngram_size", 0},
-      {"encoder_repetition_penalty", 1},
-      {"encoder_no_repeat_ngram_size", 0},
-      {"suppress_tokens", nlohmann::json::array()},
-      {"begin_suppress_tokens", nlohmann::json::array()},
-      {"bad_words_ids", nlohmann::json::array()},
-      {"force_words_ids", nlohmann::json::array()},
-      {"sequence_bias", nullptr},
-      {"forced_bos_token_id", nullptr},
-      {"forced_eos_token_id", nullptr},
-      {"exponential_decay_length_penalty", nullptr},
-      {"guidance_scale", 1},
-      {"watermarking_config", nullptr},
-      {"penalty_alpha", 0},
-      {"dola_layers", nullptr},
-      {"min_length", 0},
-      {"min_new_tokens", 0},
-      {"max_new_tokens", nullptr},
-      {"stop_strings", nullptr},
-      {"num_beams", 1},
-      {"num_beam_groups", 1},
-      {"diversity_penalty", 0}};
-  std::string list;
-  for (const auto& [name, usual] : kSettings) {
-    const nlohmann::json* value = generation.find(name);
-    if (!value || *value == usual) continue;
-    list += fmt::format("{}{}{}", list.empty() ? "" : ", ", name,
-                        value->is_structured() ? "" : " " + shown(*value));
-  }
-  return list.empty() ? ""
-                      : fmt::format(
-                            "generation_config.json sets {}, which nothing reads here; options and requests "
-                            "set such values",
-                            list);
-}
-
 /// The id of <|endoftext|> in vocab.json, or -1. A vocabulary may be padded, so its last token proves
 /// nothing.
 int end_of_text(const std::filesystem::path& model, int vocab_size) {
@@ -90,8 +39,7 @@ int end_of_text(const std::filesystem::path& model, int vocab_size) {
   return is_id ? found->get<int>() : -1;
 }
 
-/// The tokens that end a text: config.json names one or several, generation_config.json often more. Its other
-/// settings become a remark.
+/// The tokens that end a text: config.json names one or several, generation_config.json often more.
 void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
   config.end_tokens = EndTokens(settings.tokens("eos_token_id", config.vocab_size));
   const std::filesystem::path generation = model / "generation_config.json";
@@ -100,7 +48,6 @@ void read_end_tokens(const Settings& settings, const std::filesystem::path& mode
     for (const int token : more.tokens("eos_token_id", config.vocab_size)) {
       config.end_tokens.add(token);
     }
-    if (std::string remark = unread_generation(more); !remark.empty()) config.remarks.push_back(remark);
   }
   if (config.end_tokens.empty() && !settings.is_null("eos_token_id")) {
     const int token = end_of_text(model, config.vocab_size);

@@ -214,10 +214,6 @@ class Reader {
   /// others.
   void check_the_rest() {
     for (const auto& [name, value] : file_.metadata()) {
-      if (name.starts_with("general.sampling.")) {
-        config_.remarks.push_back(fmt::format(
-            "{} is {}, which nothing reads here; options and requests set such values", name, shown(value)));
-      }
       if (!name.starts_with(prefix_) || asked_.contains(name)) continue;
       const std::string_view setting = std::string_view(name).substr(prefix_.size());
       if (std::ranges::find(kHarmless, setting) != std::end(kHarmless)) continue;

@@ -81,13 +81,14 @@ std::string read_question() {
 
 }  // namespace
 
-void add_options(OptionSink& sink, ChatOptions& options) {
-  sink.add("--prompt", &options.prompts,
-           "a question; repeatable, each continues the conversation; - is standard input");
-  sink.add("--system", Path{&options.system, "TEXT", true}, "system message: what the model is to be");
-  sink.add("--chat-template", Path{&options.chat_template, "FILE"},
-           "a Jinja template in place of the model's own");
-  sink.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");
+void add_options(Program& program, ChatOptions& options) {
+  program.use_generation_config();
+  program.add("--prompt", &options.prompts,
+              "a question; repeatable, each continues the conversation; - is standard input");
+  program.add("--system", Path{&options.system, "TEXT", true}, "system message: what the model is to be");
+  program.add("--chat-template", Path{&options.chat_template, "FILE"},
+              "a Jinja template in place of the model's own");
+  program.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");
 }
 
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,

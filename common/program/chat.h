@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "common/base/options.h"
 #include "common/model/model.h"
 #include "common/program/chat_session.h"
+#include "common/program/program.h"
 
 namespace staircase {
 
@@ -17,7 +17,8 @@ struct ChatOptions {
   bool show_use = false;
 };
 
-void add_options(OptionSink& sink, ChatOptions& options);
+/// Also lets the model's generation_config.json choose the defaults of the options declared before.
+void add_options(Program& program, ChatOptions& options);
 
 /// Asks the questions of `options`. Without any, a person at a terminal asks until Ctrl-D, and the whole
 /// input of a pipe is one question. Ctrl-C is heard between two parts of what `model` computes, too. Throws

@@ -226,6 +226,29 @@ void CommandLine::exclude(const std::string& name, const std::string& other) {
   impl_->exclusions.emplace_back(name, other);
 }
 
+void CommandLine::make_negatable(const std::string& name) {
+  CLI::Option* const off = impl_->app.get_option(name);
+  const std::string help = off->get_description();
+  impl_->app.remove_option(off);
+  bool* const value = std::get<bool*>(std::ranges::find(impl_->options, name, &Impl::Option::name)->value);
+  impl_->app.add_flag(fmt::format("{},!--no-{}", name, name.substr(2)), *value, help)->default_str("false");
+}
+
+bool CommandLine::set_default(const std::string& name, const std::string& text) {
+  const auto option = std::ranges::find(impl_->options, name, &Impl::Option::name);
+  if (option == impl_->options.end()) return false;
+  impl_->app.get_option(name)->default_str(text);
+  if (has(name)) return true;
+  if (bool* const* flag = std::get_if<bool*>(&option->value)) {
+    if (text != "true" && text != "false")
+      throw UsageError("{} is {}, but it must be true or false", name, typed(text));
+    **flag = text == "true";
+  } else {
+    set_option(name, option->value, option->range, {text});
+  }
+  return true;
+}
+
 bool CommandLine::has(const std::string& name) const {
   const CLI::Option* const option = impl_->app.get_option_no_throw(name);
   return option != nullptr && option->count() > 0;
@@ -236,7 +259,7 @@ OptionTexts CommandLine::values() const {
   for (const CLI::Option* option : impl_->app.get_options([](const CLI::Option*) { return true; })) {
     const bool is_flag = option->get_items_expected_max() == 0;
     std::string value = option->get_default_str();
-    if (is_flag)
+    if (is_flag && value.empty())
       value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME is for a flag that is
                                                                 // on
     if (option->count() > 0) value = fmt::format("{}", fmt::join(option->results(), ","));
@@ -269,12 +292,30 @@ std::vector<std::string> reversed_arguments(const CLI::App& app, int argc, char*
 
 }  // namespace
 
-std::optional<std::string> CommandLine::parse(int argc, char** argv) {
+std::optional<std::string> CommandLine::parse(int argc, char** argv,
+                                              const std::function<void()>& set_defaults) {
   CLI::App& app = impl_->app;
+  const auto set_values = [&] {
+    for (auto& [name, value, range, repeatable, texts] : impl_->options) {
+      if (texts.size() > 1 && !repeatable) {
+        throw UsageError("{} is given {} times, but it takes only one value{}", name, texts.size(), kSeeHelp);
+      }
+      if (!texts.empty()) {
+        set_option(name, value, range, texts);
+      } else {
+        require_range(name, value, range);
+      }
+    }
+    if (set_defaults) set_defaults();
+  };
   if (argc > 0) app.name(typed(argv[0]));
   try {
     app.parse(reversed_arguments(app, argc, argv));
   } catch (const CLI::CallForHelp&) {
+    try {
+      set_values();
+    } catch (const std::exception&) {  // the help shows what is valid
+    }
     return app.help();
   } catch (const CLI::ExtrasError&) {  // its own message has them in reverse
     std::vector<std::string> extras;
@@ -294,16 +335,7 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv) {
     const std::string message = error.what();
     throw UsageError("{} needs a value{}", message.substr(0, message.find(':')), kSeeHelp);
   }
-  for (auto& [name, value, range, repeatable, texts] : impl_->options) {
-    if (texts.size() > 1 && !repeatable) {
-      throw UsageError("{} is given {} times, but it takes only one value{}", name, texts.size(), kSeeHelp);
-    }
-    if (!texts.empty()) {
-      set_option(name, value, range, texts);
-    } else {
-      require_range(name, value, range);
-    }
-  }
+  set_values();
   apply_rules();
   return {};
 }

@@ -34,9 +34,17 @@ class CommandLine : public OptionSink {
   /// Rejects the two options together.
   void exclude(const std::string& name, const std::string& other);
 
+  /// Gives a flag that is off by default a --no-NAME, since set_default may switch it on.
+  void make_negatable(const std::string& name);
+
   /// Sets the values. Returns the help if it was requested. Throws UsageError with one sentence for an
-  /// unknown argument, for a value outside its range, and for values that break a rule.
-  std::optional<std::string> parse(int argc, char** argv);
+  /// unknown argument, for a value outside its range, and for values that break a rule. In between, once all
+  /// values are set, `set_defaults` may call set_default.
+  std::optional<std::string> parse(int argc, char** argv, const std::function<void()>& set_defaults = {});
+
+  /// Another default for an option, from a text as if it were typed; the help shows it. An option that was
+  /// given keeps its value. Returns false if there is no such option. Throws UsageError for a wrong value.
+  bool set_default(const std::string& name, const std::string& text);
 
   /// Whether the option was given.
   bool has(const std::string& name) const;

@@ -14,6 +14,7 @@
 #include "common/base/hash.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
+#include "common/model/generation_config.h"
 #include "common/model/led_passes.h"
 #include "common/model/model_folder.h"
 #include "common/program/command_line.h"
@@ -98,6 +99,9 @@ struct Program::Impl {
   std::function<std::string(const ModelConfig&, DType)> estimate;
   EncodePrompt encode;
   bool warns_of_long_prompts = false;
+  std::function<bool()> takes_generation = [] { return false; };
+  std::string generation_file;
+  std::optional<GenerationConfig> generation;  // what was taken of it, and what was not
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   SingleRank single_rank;
@@ -107,6 +111,46 @@ struct Program::Impl {
   std::shared_ptr<Device> used_device;
   Split split = Split::kMatrices;
   bool complete = true;  // whether everything that was requested could be done
+
+  /// The options of a chat begin with what the model's authors recommend.
+  void set_defaults() {
+    if (!takes_generation()) return;
+    GenerationConfig config;
+    if (generation_file.empty()) {
+      try {
+        find_model(model);
+      } catch (const Error&) {
+        return;  // an error to report later, or a --help without a model
+      }
+      config = generation_config_of(find_model(model));
+    } else {
+      config = read_generation_config(generation_file);
+    }
+    refuse_suppressed_tokens(config);
+    std::vector<GenerationSetting> taken;
+    for (const GenerationSetting& setting : config.sampling) {
+      if (!setting.changes) continue;
+      try {
+        const bool is_option = command_line.set_default(setting.option(), setting.value);
+        if (!command_line.has(setting.option())) (is_option ? taken : config.others).push_back(setting);
+      } catch (const UsageError& error) {
+        throw Error("{}: {}", config.file, error.what());
+      }
+    }
+    config.sampling = std::move(taken);
+    generation = std::move(config);
+  }
+
+  /// What a person should know about the recommendations for this model. A server reports for itself.
+  void report_generation_config(const std::filesystem::path& folder) {
+    if (!generation) {
+      generation = generation_config_of(folder);
+      leave_unread(*generation);
+    }
+    if (const std::string list = list_of(generation->sampling); !list.empty())
+      say(fmt::format("{} sets {}; options override it", generation->file, list));
+    warn_of_unread(*generation);
+  }
 
   /// The prompts of --requests that can be continued.
   Prompts requested(const Tokenizer& tokenizer, const ModelConfig& config) {
@@ -208,6 +252,7 @@ struct Program::Impl {
     NamedModel named{model, load(folder, config)};
     // A broken model ends the program here, not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
+    if (generation) report_generation_config(folder);
     lead_passes(named.model, *ranks, [&] { serve(named, load_tokenizer(folder, named.model.config())); });
   }
 
@@ -224,6 +269,7 @@ struct Program::Impl {
     if (prompts.empty()) return;  // all requests were rejected
     program.before_loading(config, prompts);
     Model loaded = load(folder, config);
+    report_generation_config(folder);
     std::size_t weight_bytes = loaded.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, loaded, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
@@ -331,6 +377,14 @@ void Program::add_draft_model_option(std::vector<NamedModel>& drafts) {
   };
 }
 
+void Program::use_generation_config(const bool* if_set) {
+  impl_->takes_generation = [if_set] { return if_set == nullptr || *if_set; };
+  impl_->command_line.make_negatable("--do-sample");
+  impl_->command_line.add(
+      "--generation-config", Path{&impl_->generation_file, "FILE"},
+      "sampling options in the form of generation_config.json, in place of the model's own");
+}
+
 bool Program::has(const std::string& name) const {
   return impl_->command_line.has(name);
 }
@@ -367,7 +421,7 @@ int Program::run(int argc, char** argv, std::unique_ptr<Ranks> ranks, const Serv
 
 int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {
   try {
-    const auto help = impl_->command_line.parse(argc, argv);
+    const auto help = impl_->command_line.parse(argc, argv, [&] { impl_->set_defaults(); });
     // Otherwise this rank would end, and the others wait for it.
     if (const auto other = impl_->ranks->first_other(help ? 1 : 0)) {
       throw UsageError(

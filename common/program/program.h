@@ -57,6 +57,11 @@ class Program : public OptionSink {
   /// The same for several of them, each with the name of the option in front; none may come twice.
   void add_draft_model_option(std::vector<NamedModel>& drafts);
 
+  /// For a program that chats: unless an option is given, the model's generation_config.json sets it. Adds
+  /// --generation-config: a file to take instead. With `if_set`, only while that flag is on. Call this after
+  /// declaring the options of a text.
+  void use_generation_config(const bool* if_set = nullptr);
+
   /// Whether an option is given. Valid after the command line is read.
   bool has(const std::string& name) const;
 

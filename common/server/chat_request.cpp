@@ -98,7 +98,8 @@ Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel
 }  // namespace
 
 ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts)
-    : CompletionRequest(body, model, chat_keys()), rendered_(staircase::rendered(body, prompts, &model)) {
+    : CompletionRequest(body, model, chat_keys(), model.chat_defaults),
+      rendered_(staircase::rendered(body, prompts, &model)) {
   read_logprobs();
   read_reasoning();
   prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};

@@ -36,6 +36,7 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
                          std::int64_t most_positions)
     // A folder's own name; "models/" is the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
+      folder(folder),
       tokenizer(&tokenizer),
       n_positions(static_cast<int>(std::min<std::int64_t>(config.n_positions, most_positions))),
       vocab_size(config.vocab_size),
@@ -77,10 +78,14 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   about("prompt", [&] { read_prompts(model); });
 }
 
-CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys) {
+CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys,
+                                     const std::vector<std::pair<std::string, std::string>>& defaults) {
   const std::size_t most_values = static_cast<std::size_t>(kMaxTexts) * model.n_positions + keys.most;
   body_ = std::make_unique<Body>(Body{{read_body(body, keys, most_values)}});
   json& values = body_->values;
+  for (const auto& [key, value] : defaults) {
+    if (!values.contains(key)) values[key] = json::parse(value);
+  }
   // In other implementations, these mean that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 

@@ -26,11 +26,13 @@ struct ServedModel {
   ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
               std::int64_t most_positions = std::numeric_limits<int>::max());
 
-  std::string name;
+  std::string name, folder;
   const Tokenizer* tokenizer;
   int n_positions, vocab_size;
   EndTokens ends;
   std::size_t most_bytes;  ///< of a text that fits: that many tokens of the longest kind
+  /// Keys that a chat has unless its body names them, with their values in JSON: ("temperature", "0.7").
+  std::vector<std::pair<std::string, std::string>> chat_defaults = {};
 };
 
 struct BodyKeys;
@@ -84,7 +86,9 @@ class CompletionRequest : public OptionSink {
   struct Body;
 
   /// For another interface: reads everything except the prompts, the number of tokens, and log-probabilities.
-  CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys);
+  /// `defaults` are values for keys that the body lacks.
+  CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys,
+                    const std::vector<std::pair<std::string, std::string>>& defaults = {});
 
   std::unique_ptr<Body> body_;
   Prompts prompts_ = {};

@@ -12,7 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/message.h"
 #include "common/base/quoted.h"
+#include "common/model/generation_config.h"
+#include "common/model/model_folder.h"
 #include "common/program/standard_output.h"
 #include "common/server/chat_request.h"
 #include "common/server/embedded.h"
@@ -60,6 +63,48 @@ bool can_answer(const ServedModel& model, ChatPrompts& prompts) {
     }
   }
   return false;
+}
+
+/// The sampling that the model's authors recommend, for chats whose requests leave it open. Throws Error for
+/// values that no request could have.
+OptionTexts chat_defaults(const GenerationConfig& config, const ServedModel& model) {
+  refuse_suppressed_tokens(config);
+  OptionTexts defaults;
+  for (const auto& [name, value, changes] : config.sampling) {
+    if (name != "do_sample") {
+      defaults.emplace_back(name, value);
+    } else if (value == "false") {
+      defaults.emplace_back("temperature", "0");  // a request has no do_sample, and samples at 1 by default
+    } else if (value != "true") {
+      throw Error("{}: do_sample is {}, but it must be true or false", config.file, value);
+    }
+  }
+  json body{{"prompt", {0}}, {"max_tokens", 0}};
+  for (const auto& [key, value] : defaults) {
+    const json parsed = json::parse(value, nullptr, false);
+    body.emplace(key, parsed.is_discarded() ? json(value) : parsed);
+  }
+  try {
+    CompletionRequest request(body.dump(), model);
+    row_options(request);
+  } catch (const HttpError& error) {
+    throw Error("{}: {}", config.file, error.what());
+  }
+  return defaults;
+}
+
+/// The model with these defaults, and a report on its recommendations.
+ServedModel with_chat_defaults(ServedModel model, bool chats) {
+  GenerationConfig config = generation_config_of(find_model(model.folder));
+  if (chats) {
+    model.chat_defaults = chat_defaults(config, model);
+  } else {
+    leave_unread(config);
+  }
+  if (const std::string list = list_of(config.sampling); !list.empty())
+    say(fmt::format("{} sets {} for chats; requests override it", config.file, list));
+  warn_of_unread(config);
+  return model;
 }
 
 /// The endpoints.
@@ -340,7 +385,8 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics, ChatPrompts* prompts) {
   Metrics metrics;
-  CompletionServer server(options, model, service, metrics, prompts);
+  const ServedModel with_defaults = with_chat_defaults(model, prompts != nullptr);
+  CompletionServer server(options, with_defaults, service, metrics, prompts);
   for (const auto& [name, help, value] : program_metrics) {
     if (name.ends_with("_total")) {
       metrics.declare_counter("staircase_" + name, help);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/message.h"
-#include "common/base/options.h"
+#include "common/program/program.h"
 #include "common/text/chat_template.h"
 
 namespace staircase {
@@ -17,13 +17,14 @@ struct ChatPromptOptions {
   std::string chat_template = {};
 };
 
-inline void add_options(OptionSink& sink, ChatPromptOptions& options) {
-  sink.add("--chat", &options.chat, "answer the prompt: put it into the model's chat template");
-  sink.add("--system", Path{&options.system, "TEXT", true}, "the system message of the chat");
-  sink.add("--chat-template", Path{&options.chat_template, "FILE"},
-           "a Jinja template in place of the model's own");
-  sink.warn_if([&] { return !options.chat && !(options.system.empty() && options.chat_template.empty()); },
-               "--system and --chat-template do nothing without --chat");
+inline void add_options(Program& program, ChatPromptOptions& options) {
+  program.use_generation_config(&options.chat);
+  program.add("--chat", &options.chat, "answer the prompt: put it into the model's chat template");
+  program.add("--system", Path{&options.system, "TEXT", true}, "the system message of the chat");
+  program.add("--chat-template", Path{&options.chat_template, "FILE"},
+              "a Jinja template in place of the model's own");
+  program.warn_if([&] { return !options.chat && !(options.system.empty() && options.chat_template.empty()); },
+                  "--system and --chat-template do nothing without --chat");
 }
 
 /// The conversation that a question begins.

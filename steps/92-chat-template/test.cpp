@@ -90,6 +90,32 @@ TEST_CASE("--chat uses the template of a folder") {
         Tokenizer::load(model).encode("user: Hello"));
 }
 
+TEST_CASE("--chat has the repetition penalty of the model's generation_config.json") {
+  const TemporaryFolder folder;
+  const auto model = folder.path() / "model";
+  std::filesystem::copy(STAIRCASE_SOURCE_TREE "/tests/reference/families/smollm2", model);
+  std::ofstream(model / "chat_template.jinja") << "{{ messages[0].content }}";
+  std::ofstream(model / "generation_config.json") << R"({"eos_token_id": 4095, "repetition_penalty": 1.5})";
+  const auto tokens = [&](const std::string& options) {
+    const ProgramRun run = run_program(
+        STAIRCASE_STEP_PROGRAM,
+        "--json --max-new-tokens 16 --prompt 'Once upon a time' --model " + model.string() + options);
+    REQUIRE(run.status == 0);
+    const bool chats = options.find("--chat") != std::string::npos;
+    CHECK((run.err.find("sets repetition_penalty 1.5, which nothing reads here") == std::string::npos) ==
+          chats);
+    return run.json()["sequences"][0]["token_ids"].get<Ids>();
+  };
+  // Of model.generate in transformers 5.24, in float32: with that file, and without the penalty in it.
+  const Ids penalized = {3357, 1089, 1454, 1629, 2897, 2046, 2427, 768,
+                         2240, 1852, 3849, 2926, 3763, 1833, 2703, 1462};
+  const Ids plain = {3357, 1089, 1454, 1629, 2897, 2046, 2427, 768,
+                     2240, 2240, 4076, 379,  1969, 912,  3418, 3357};
+  CHECK(tokens(" --chat") == penalized);
+  CHECK(tokens(" --chat --repetition-penalty 1") == plain);
+  CHECK(tokens("") == plain);
+}
+
 TEST_CASE("a model without a template reports that it was not trained to answer") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello --chat");
   CHECK(run.status == 1);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/generation_config.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -449,29 +450,35 @@ TEST_CASE("a generation_config.json or a vocab.json that is there and cannot be 
   }
 }
 
-TEST_CASE("what generation_config.json sets besides end tokens is said once, with its values") {
+TEST_CASE("generation_config.json has sampling for chats, and other settings that change a text") {
   const TemporaryFolder folder;
-  folder.write("config.json", valid_of("qwen2").dump());
-  const auto remarks = [&](const std::string& generation) {
+  const auto config = [&](const std::string& generation) {
     folder.write("generation_config.json", generation);
-    return read_config(folder.path()).remarks;
+    return generation_config_of(folder.path());
+  };
+  const auto lists = [&](const std::string& generation) {
+    const GenerationConfig read = config(generation);
+    return list_of(read.sampling) + "; " + list_of(read.others);
   };
   // As in a published chat model of the Qwen2.5 series, and two settings more.
-  const auto chat =
-      remarks(R"({"bos_token_id": 3, "pad_token_id": 3, "do_sample": true, "eos_token_id": [7, 9],
+  CHECK(lists(R"({"bos_token_id": 3, "pad_token_id": 3, "do_sample": true, "eos_token_id": [7, 9],
       "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0",
-      "suppress_tokens": [5, 6], "min_p": 0.05})");
-  REQUIRE(chat.size() == 1);
-  CHECK(says(chat[0],
-             "generation_config.json sets do_sample true, temperature 0.7, top_k 20, top_p 0.8, min_p 0.05, "
-             "repetition_penalty 1.1, suppress_tokens, which nothing reads here; options and requests"));
-  CHECK(remarks(R"({"eos_token_id": 7, "use_cache": true, "max_length": 4096, "output_scores": true})")
-            .empty());
-  CHECK(
-      remarks(R"({"do_sample": false, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0,
+      "suppress_tokens": [5, 6], "min_p": 0.05})") ==
+        "do_sample true, temperature 0.7, top_k 20, top_p 0.8, min_p 0.05, repetition_penalty 1.1; "
+        "suppress_tokens");
+  CHECK(lists(R"({"eos_token_id": 7, "use_cache": true, "max_length": 4096, "output_scores": true})") ==
+        "; ");
+  CHECK(lists(R"({"do_sample": false, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0,
       "suppress_tokens": [], "no_repeat_ngram_size": 0, "num_beams": 1, "min_length": 0, "temperature_": 2,
-      "guidance_scale": null})")
-          .empty());
+      "guidance_scale": null})") == "; ");
+  CHECK(lists(R"({"top_k": -1})") == "; ");
+  CHECK(lists(R"({"top_k": 5.0})") == "top_k 5; ");
+  // Without effect on a text, but they may replace what a server does by default.
+  const auto sampling = config(R"({"do_sample": false, "temperature": 1.0, "top_k": 0})").sampling;
+  REQUIRE(sampling.size() == 2);
+  CHECK(sampling[0].option() == "--do-sample");
+  CHECK(sampling[0].value == "false");
+  CHECK(sampling[1].option() == "--temperature");
   const json neutral{{"temperature", 1},
                      {"top_k", 0},
                      {"top_p", 1},
@@ -496,13 +503,29 @@ TEST_CASE("what generation_config.json sets besides end tokens is said once, wit
                      {"diversity_penalty", 0}};
   for (const auto& [name, value] : neutral.items()) {
     CAPTURE(name);
-    CHECK(remarks(json{{name, value}}.dump()).empty());
-    CHECK(says(remarks(json{{name, 3}}.dump()).at(0), " " + name + " 3, which nothing"));
+    CHECK(lists(json{{name, value}}.dump()) == "; ");
+    CHECK(says(lists(json{{name, 3}}.dump()), name + " 3"));
   }
   for (const std::string name :
        {"suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids", "sequence_bias",
         "exponential_decay_length_penalty", "watermarking_config", "dola_layers", "stop_strings"}) {
     CAPTURE(name);
-    CHECK(says(remarks(json{{name, {1, 2}}}.dump()).at(0), " " + name + ", which nothing"));
+    CHECK(lists(json{{name, {1, 2}}}.dump()) == "; " + name);
   }
+  const auto file = folder.path() / "generation_config.json";
+  folder.write("generation_config.json", R"({"top_k": 3, "eos_token_id": 5})");
+  CHECK(list_of(generation_config_of(folder.path()).others).empty());
+  CHECK(list_of(read_generation_config(file).others) == "eos_token_id 5");  // not of this model
+  for (const std::string name : {"suppress_tokens", "begin_suppress_tokens"}) {
+    const GenerationConfig suppressed = config(json{{name, {1, 2}}}.dump());
+    CHECK(error_message([&] { refuse_suppressed_tokens(suppressed); }) ==
+          file.string() + ": " + name +
+              " is set, but chats cannot suppress tokens; remove it to chat without it");
+  }
+  refuse_suppressed_tokens(
+      config(R"({"suppress_tokens": [], "begin_suppress_tokens": null, "min_length": 2})"));
+  std::filesystem::remove(file);
+  CHECK(generation_config_of(folder.path()).sampling.empty());
+  std::filesystem::create_symlink(folder.path() / "nowhere", file);
+  CHECK(says(error_message([&] { generation_config_of(folder.path()); }), "does not exist"));
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/model/config.h"
+#include "common/model/generation_config.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
 #include "tests/temporary_folder.h"
@@ -225,9 +226,26 @@ TEST_CASE("an unknown setting is remarked upon") {
   const GgufConfig config = config_of(llama().number("llama.new_setting", 1).number("llama.vocab_size", 5));
   REQUIRE(config.remarks.size() == 1);
   CHECK(says(config.remarks[0], "model.gguf", "llama.new_setting", "no effect"));
-  const GgufConfig sampled = config_of(llama().real("general.sampling.temp", 0.5f));
-  REQUIRE(sampled.remarks.size() == 1);
-  CHECK(says(sampled.remarks[0], "general.sampling.temp is 0.5", "options and requests"));
+}
+
+TEST_CASE("the sampling in a GGUF file's metadata is that of a generation_config.json") {
+  const TemporaryFolder folder;
+  const auto lists = [&](const GgufWriter& writer) {
+    folder.write("model.gguf", writer.bytes());
+    const GenerationConfig config = generation_config_of(folder.path() / "model.gguf");
+    return list_of(config.sampling) + "; " + list_of(config.others);
+  };
+  CHECK(lists(llama()) == "; ");
+  CHECK(lists(llama()
+                  .real("general.sampling.temp", 0.7f)
+                  .number("general.sampling.top_k", 20)
+                  .real("general.sampling.top_p", 0.8f)
+                  .real("general.sampling.min_p", 0.05f)
+                  .real("general.sampling.penalty_repeat", 1.1f)
+                  .real("general.sampling.xtc_threshold", 0.1f)) ==
+        "min_p 0.05, repetition_penalty 1.1, do_sample true, temperature 0.7, top_k 20, top_p 0.8; "
+        "general.sampling.xtc_threshold 0.1");
+  CHECK(lists(llama().number("general.sampling.top_k", 0)) == "; ");
 }
 
 TEST_CASE("the rotated part of a head is a share that yields the part again") {

@@ -367,6 +367,70 @@ TEST_CASE("a command line returns what was typed for an option, and otherwise it
   CHECK(line.values() == OptionTexts{{"--words", "a,b c"}, {"--count", "7"}, {"--switch", "true"}});
 }
 
+TEST_CASE("a default that comes later applies to what was not typed, and the help shows it") {
+  struct Values {
+    bool samples = false, ends = false;
+    int count = 7;
+    float share = 0.5f;
+    std::optional<int> top;
+  };
+  const auto parse = [](std::vector<std::string> arguments, std::string* help = nullptr,
+                        OptionTexts* texts = nullptr) {
+    Values values;
+    CommandLine line("A program.");
+    line.add("--count", &values.count, "help", at_least(1));
+    line.add("--share", &values.share, "help", between(0, 1));
+    line.add("--top", &values.top, "help", at_least(1));
+    line.add("--samples", &values.samples, "help");
+    line.add("--ends", &values.ends, "help");
+    line.make_negatable("--samples");
+    line.make_negatable("--ends");
+    arguments.insert(arguments.begin(), "program");
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    const auto shown = line.parse(static_cast<int>(pointers.size()), pointers.data(), [&] {
+      CHECK(line.set_default("--count", "9"));
+      CHECK(line.set_default("--share", "0.25"));
+      CHECK(line.set_default("--top", "3"));
+      CHECK(line.set_default("--samples", "true"));
+      CHECK_FALSE(line.set_default("--unknown", "3"));
+    });
+    if (help && shown) *help = *shown;
+    if (texts) *texts = line.values();
+    return values;
+  };
+  const auto tuple = [](const Values& values) {
+    return std::tuple(values.samples, values.ends, values.count, values.top);
+  };
+  CHECK(tuple(parse({})) == std::tuple(true, false, 9, std::optional(3)));
+  CHECK(parse({"--share", "0.75"}).share == 0.75f);
+  CHECK(tuple(parse({"--no-samples", "--ends", "--count", "2", "--top", "5"})) ==
+        std::tuple(false, true, 2, std::optional(5)));
+  CHECK(tuple(parse({"--samples", "--no-ends"})) == std::tuple(true, false, 9, std::optional(3)));
+  std::string help;
+  parse({"--help", "--count", "4"}, &help);
+  for (const std::string words : {"--count N (1 or more)=9", "--share X (between 0 and 1)=0.25",
+                                  "--top N (1 or more)=3", "--samples,--no-samples{false}=true"}) {
+    CAPTURE(help);
+    CHECK(help.find(words) != std::string::npos);
+  }
+  bool flag = false;
+  float share = 0.5f;
+  CommandLine line("A program.");
+  line.add("--flag", &flag, "help");
+  line.add("--share", &share, "help", between(0, 1));
+  CHECK(error_message([&] { line.set_default("--flag", "1"); }) ==
+        "--flag is 1, but it must be true or false");
+  CHECK(error_message([&] { line.set_default("--share", "2"); }) ==
+        "--share is 2, but it must be between 0 and 1");
+  OptionTexts texts;
+  parse({"--no-ends"}, nullptr, &texts);
+  CHECK(
+      texts ==
+      OptionTexts{
+          {"--count", "9"}, {"--share", "0.25"}, {"--top", "3"}, {"--samples", "true"}, {"--ends", "false"}});
+}
+
 TEST_CASE("the help has each option with its kind of value, its range and its current value") {
   std::optional<std::string> help;
   parsed({"--help"}, &help);

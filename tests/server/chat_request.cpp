@@ -86,6 +86,33 @@ std::string refused_messages(const std::string& messages) {
 
 }  // namespace
 
+TEST_CASE("the model's defaults are for keys that a chat leaves out, and not for a completion") {
+  ServedModel served = model();
+  served.chat_defaults = {
+      {"temperature", "0.5"}, {"top_k", "7"}, {"min_p", "0.1"}, {"repetition_penalty", "1.5"}};
+  const auto sampling = [&](const std::string& more) {
+    TestPrompts prompts;
+    ChatRequest chat(hello(more), served, prompts);
+    return row_options(chat).sampling;
+  };
+  const SamplingOptions taken = sampling("\"n\": 1");
+  CHECK(taken.do_sample);
+  CHECK(taken.temperature == 0.5f);
+  CHECK(taken.top_k == 7);
+  CHECK(!taken.top_p);
+  CHECK(taken.repetition_penalty == 1.5f);
+  CHECK(sampling(R"("temperature": null)").temperature == 0.5f);
+  const SamplingOptions own =
+      sampling(R"("temperature": 0, "top_k": -1, "top_p": 0.5, "repetition_penalty": 1)");
+  CHECK_FALSE(own.do_sample);
+  CHECK(!own.top_k);
+  CHECK(own.top_p == 0.5f);
+  CHECK(own.repetition_penalty == 1.0f);
+  CompletionRequest completion(R"({"prompt": "Hello"})", served);
+  CHECK(row_options(completion).sampling.temperature == 1.0f);
+  CHECK(!row_options(completion).edit_final_logits);
+}
+
 TEST_CASE("a conversation becomes one prompt, which its template writes and which opens the answer") {
   const ChatRequest chat = request(R"({"messages": [{"role": "system", "content": "Be kind."},
     {"role": "user", "content": "Hello"}]})");

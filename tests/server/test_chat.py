@@ -346,6 +346,53 @@ class Templates(unittest.TestCase):
             self.assertLess(completion, 2 * PATIENCE)
 
 
+def recommending(**settings):
+    """A server of a model with these settings in its generation_config.json."""
+    server = ChatServer()
+    (server.model / "generation_config.json").unlink()
+    (server.model / "generation_config.json").write_text(json.dumps(settings))
+    return server
+
+
+class Recommendations(unittest.TestCase):
+    def test_a_chat_has_what_its_model_recommends_unless_its_body_says_otherwise(self):
+        settings = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 1.3}
+        plain = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+
+        def answers(server, **keys):
+            return [content(chat(server, "Hello", seed=seed, max_tokens=30, **keys)) for seed in (1, 2)]
+
+        with ChatServer() as server:
+            drawn, chosen, greedy = answers(server), answers(server, **settings), answers(server, temperature=0)
+            completion = server.texts("A fox", seed=1)
+            alone = {name: answers(server, **{name: value}) for name, value in settings.items()}
+            self.assertEqual(len({str(one) for one in (drawn, chosen, greedy, *alone.values())}), 8)
+        with recommending(do_sample=True, num_beams=4, **settings) as server:
+            self.assertEqual(answers(server), chosen)
+            self.assertEqual(answers(server, **plain), drawn)
+            for name, value in settings.items():
+                self.assertEqual(answers(server, **{**plain, name: None}), alone[name], name)
+            self.assertEqual(server.texts("A fox", seed=1), completion)
+            self.assertIn("generation_config.json sets do_sample true, temperature 0.9, top_k 40, top_p 0.95, min_p 0.02, "
+                          "repetition_penalty 1.3 for chats; requests override it\n", server.said())
+            self.assertIn("generation_config.json sets num_beams 4, which nothing reads here", server.said())
+        with recommending(do_sample=False, temperature=0.9) as server:
+            self.assertEqual(answers(server), greedy)
+            self.assertEqual(answers(server, temperature=1), drawn)
+
+    def test_a_server_does_not_begin_with_values_that_no_request_could_have(self):
+        for settings, sentence in (({"temperature": -1}, "temperature is -1, but it must be between 0 and 100"),
+                                   ({"top_k": 2.5}, "top_k is 2.5"), ({"top_p": [1]}, "top_p is"), ({"min_p": "x"}, "min_p is"),
+                                   ({"repetition_penalty": 0}, "repetition_penalty is 0"), ({"do_sample": 1}, "do_sample is 1"),
+                                   ({"suppress_tokens": [5]}, "suppress_tokens is set, but chats cannot suppress tokens")):
+            with self.subTest(settings):
+                server = recommending(**settings)
+                done = subprocess.run(server.options, cwd=ROOT, capture_output=True, text=True, timeout=60 * PATIENCE)
+                server.folder.cleanup()
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn(f"error: {server.model}/generation_config.json: {sentence}", done.stderr)
+
+
 class Origins(unittest.TestCase):
     def test_pages_of_a_given_origin_may_ask(self):
         with tempfile.NamedTemporaryFile("w") as keys:

@@ -291,6 +291,104 @@ class AtAPipe(Limited):
                     self.assertIn(f"raises an exception: {json.dumps(question)}\n", done.stderr.decode())
 
 
+@unittest.skipUnless(PROGRAM.is_file(), "the program is not built")
+class Recommendations(Limited):
+    """generation_config.json gives the options of a chat their defaults."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for file in (ROOT / "models/tales-1m").iterdir():
+            (self.folder / file.name).symlink_to(file)
+        (self.folder / "generation_config.json").unlink()
+
+    def recommend(self, **settings):
+        (self.folder / "generation_config.json").write_text(json.dumps(settings))
+
+    def answer(self, *options, program=PROGRAM, model=None):
+        done = subprocess.run([program, *TEMPLATE, "--model", model or self.folder, "--max-new-tokens", "30", "--seed", "3",
+                               "--prompt", "Why do you weep?", *options], capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return done.stdout, done.stderr
+
+    def test_an_answer_is_the_one_that_the_same_options_give(self):
+        plain, quiet = self.answer()
+        self.assertNotIn("sets", quiet)
+        options = ["--do-sample", "--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--repetition-penalty", "1.3"]
+        settings = {"do_sample": True, "temperature": 0.9, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.3}
+        typed = self.answer(*options)[0]
+        self.assertNotEqual(typed, plain)
+        self.recommend(**settings, min_p=0.05, num_beams=4)
+        for program in CHAT_PROGRAMS:
+            with self.subTest(program.name):
+                taken, said = self.answer(program=program)
+                self.assertEqual(taken, typed)
+                self.assertEqual(said.count("generation_config.json sets do_sample true, temperature 0.9, top_k 40, top_p 0.95, "
+                                            "repetition_penalty 1.3; options override it\n"), 1)
+                self.assertEqual(said.count("generation_config.json sets num_beams 4, min_p 0.05, which nothing reads here"), 1)
+
+    def test_each_setting_is_taken_alone_and_each_option_comes_before_it(self):
+        self.recommend()
+        greedy, drawn = self.answer()[0], self.answer("--do-sample")[0]
+        for name, value, option, other in (("temperature", 0.3, "--temperature", "1"), ("top_k", 2, "--top-k", "4096"),
+                                           ("top_p", 0.2, "--top-p", "1"), ("repetition_penalty", 1.9, "--repetition-penalty", "1")):
+            with self.subTest(name):
+                self.recommend(do_sample=True, **{name: value})
+                mine = self.answer()[0]
+                self.assertNotIn(mine, (greedy, drawn))
+                self.recommend()
+                self.assertEqual(self.answer("--do-sample", option, str(value))[0], mine)
+                self.recommend(do_sample=True, **{name: value})
+                text, said = self.answer(option, other)
+                self.assertEqual(text, drawn)
+                self.assertIn("sets do_sample true; options override it", said)
+        self.assertEqual(self.answer("--no-do-sample", "--repetition-penalty", "1")[0], greedy)
+        self.recommend(do_sample=False)
+        self.assertEqual(self.answer()[0], greedy)
+        self.assertEqual(self.answer("--do-sample")[0], drawn)
+
+    def test_a_file_replaces_that_of_the_model(self):
+        self.recommend(do_sample=True, temperature=2.0)
+        file = self.folder / "mine.json"
+        file.write_text('{"repetition_penalty": 1.9, "eos_token_id": 5}')
+        text, said = self.answer("--generation-config", file)
+        self.assertEqual(text, self.answer("--no-do-sample", "--temperature", "1", "--repetition-penalty", "1.9")[0])
+        self.assertIn("mine.json sets repetition_penalty 1.9; options override it", said)
+        self.assertIn("mine.json sets eos_token_id 5, which nothing reads here", said)
+        file.write_text("[1]")
+        self.assertEqual(self.answer("--generation-config", file)[1], f"error: {file} holds an array, not a JSON object\n")
+        self.assertEqual(self.answer("--generation-config", self.folder / "no.json")[1],
+                         f"error: {self.folder}/no.json does not exist\n")
+
+    def test_a_wrong_value_and_suppressed_tokens_are_refused(self):
+        file = self.folder / "generation_config.json"
+        for settings, sentence in (({"temperature": -1}, "--temperature is -1, but it must be a number of 0 or more"),
+                                   ({"top_k": 2.5}, "--top-k is 2.5, but it must be a whole number of 1 or more"),
+                                   ({"top_p": "x"}, "--top-p is"), ({"repetition_penalty": [1]}, "--repetition-penalty is"),
+                                   ({"do_sample": 1}, "--do-sample is 1, but it must be true or false"),
+                                   ({"suppress_tokens": [5]}, "suppress_tokens is set, but chats cannot suppress tokens"),
+                                   ({"begin_suppress_tokens": [5]}, "begin_suppress_tokens is set")):
+            with self.subTest(settings):
+                self.recommend(**settings)
+                text, said = self.answer()
+                self.assertEqual(text, "")
+                self.assertTrue(said.startswith(f"error: {file}: {sentence}"), said)
+                self.assertEqual(said.count("\n"), 1)
+        self.recommend(temperature=-1)
+        self.assertNotEqual(self.answer("--temperature", "1")[0], "")
+
+    def test_help_has_the_defaults_of_the_model(self):
+        def shown(*options):
+            return subprocess.run([PROGRAM, *options, "--help"], capture_output=True, text=True, check=True).stdout
+
+        self.recommend(do_sample=True, temperature=0.7, top_k=20)
+        for words in ("--temperature X (a number of 0 or more)=0.7", "--top-k N (1 or more)=20", "--do-sample,--no-do-sample{false}=true"):
+            self.assertIn(words, shown("--model", self.folder))
+            self.assertNotIn(words, shown())
+            self.assertNotIn(words, shown("--model", self.folder / "none"))
+        file = ROOT / "tools/smollm2_generation.json"
+        self.assertIn("--temperature X (a number of 0 or more)=0.2", shown("--model", self.folder / "none", "--generation-config", file))
+
+
 class Arguments(Limited):
     """tools/chat with programs in place of the real ones, which print what they got."""
 
@@ -325,7 +423,7 @@ class Arguments(Limited):
         self.assertIn("269 MB", done.stderr)
         self.assertEqual(words[:4], ["--model", "smollm2-135m-instruct", "--context", "4096"])
         self.assertEqual(words[-2:], ["--prompt", "Hi"])
-        self.assertIn("--do-sample", words)
+        self.assertIn("--generation-config", words)
         again, done = self.chat()
         self.assertEqual(done.stderr, "")
         self.assertEqual(again[:2], ["--model", "smollm2-135m-instruct"])
@@ -334,14 +432,18 @@ class Arguments(Limited):
         words, _ = self.chat("--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7")
         given = ["--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7"]
         self.assertEqual(words[-len(given):], given)
-        self.assertEqual(words[:-len(given)][:4], ["--do-sample", "--top-p", "0.9", "--seed"])
-        self.assertEqual(len(words), 5 + len(given))
+        # How tokens are chosen is for the program and the model's own file.
+        self.assertEqual(words[:-len(given)][:-1], ["--seed"])
+        self.assertNotIn(str(self.root / "tools/smollm2_generation.json"), self.chat("--generation-config", "mine.json")[0])
 
     def test_its_help_names_the_defaults_that_it_uses(self):
         used, _ = self.chat()
         shown, _ = self.chat("--help")
+        defaults = used[:used.index("--seed")]
         self.assertIn("In place of the program's defaults below, tools/chat uses "
-                      f"{' '.join(used[:used.index('--seed')])} and a random --seed.", shown)
+                      f"{' '.join(defaults)} and a random --seed.", shown)
+        # The program's help then has the defaults of these files.
+        self.assertEqual(shown[-len(defaults) - 1:], [*defaults, "--help"])
 
     def test_a_download_that_fails_is_said_and_nothing_runs(self):
         self.program("tools/download", 'echo "No route to any host" >&2; exit 1')

@@ -1,0 +1,47 @@
+// What a model's authors recommend for its texts: generation_config.json, or metadata of a GGUF file.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace staircase {
+
+/// A setting by its name in transformers, with its value in JSON; "" stands for a list that no option takes.
+struct GenerationSetting {
+  std::string name, value;
+  bool changes;  ///< whether the value changes a text
+
+  /// The option of that name: "--top-k".
+  std::string option() const;
+};
+
+struct GenerationConfig {
+  std::string file;  ///< for messages
+  /// do_sample, temperature, top_k, top_p, min_p and repetition_penalty, where the file has them. A top_k of
+  /// 0 or -1 counts as missing: both mean that there is no bound.
+  std::vector<GenerationSetting> sampling;
+  std::vector<GenerationSetting> others;  ///< all other settings that would change a text
+};
+
+/// The recommendations for a model: a folder, which need not have any, or a .gguf file. Throws Error with one
+/// sentence for a file that cannot be read.
+GenerationConfig generation_config_of(const std::filesystem::path& model);
+
+/// Those in a file of that form for any model. Its end tokens are not read, so they are among the others.
+GenerationConfig read_generation_config(const std::filesystem::path& file);
+
+/// Throws Error if a chat would differ from its model's recommendation in a way that no option can mend:
+/// tokens that must never be chosen.
+void refuse_suppressed_tokens(const GenerationConfig& config);
+
+/// "temperature 0.7, top_k 20": those of the settings that change a text.
+std::string list_of(const std::vector<GenerationSetting>& settings);
+
+/// For a program that reads none of it: all settings are among the others.
+void leave_unread(GenerationConfig& config);
+
+/// Warns about the others.
+void warn_of_unread(const GenerationConfig& config);
+
+}  // namespace staircase
