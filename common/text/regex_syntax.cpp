@@ -160,7 +160,7 @@ class Parser {
     return any.parts.size() == 1 ? any.parts[0] : any;
   }
 
-  /// A set, from behind its opening bracket on.
+  /// A set after its opening bracket.
   CodePoints brackets() {
     const bool is_negated = take("^");
     CodePoints all;

@@ -1,4 +1,4 @@
-// What a regular expression says, as a tree. Whoever looks for its texts builds an automaton from it.
+// The meaning of a regular expression as a tree, from which an automaton can be built.
 #pragma once
 
 #include <string_view>
@@ -21,12 +21,19 @@ struct RegexPart {
   ByteRange bytes = {};
 };
 
-/// Reads `ab`, `a|b`, `(a)`, `a*`, `a+`, `a?`, `a{2}`, `a{2,}`, `a{2,5}`, and characters: `é`, `\.`, `\n`,
-/// `.` (all but a line feed), `\d \w \s` and `\D \W \S` (of ASCII, and all but these), `[a-z_]`, `[^"]`.
-/// Groups `(?: )` are the same as `( )`. The tree has neither counts nor characters: what may come up to five
-/// times is there five times, and a character is the sequence of its bytes in UTF-8. Throws UsageError with
-/// the place for all else, such as `\b`, `^`, `a*?`, `(?=a)`, `[z-a]`, for more than 20,000 parts, for more
-/// than 100 groups in one another, and for a pattern that is no valid UTF-8.
+/// Reads these forms; a character of a set is any of Unicode:
+///
+///     ab   a|b   (a)   (?:a)        one after another, one of them, a group
+///     a*   a+   a?   a{2}   a{2,}   a{2,5}
+///     é   \.   \n   \r   \t          a character
+///     .   [a-z_]   [^"]             all but a line feed; a set; all but a set
+///     \d \w \s   \D \W \S          sets of ASCII, and all but these
+///
+/// The tree has neither counts nor characters: what may come up to five times is there five times, and a
+/// character is the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as
+/// `\b`,
+/// `^`, `a*?`, `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 20,000
+/// parts, or more than 100 groups in one another.
 RegexPart parse_regex(std::string_view pattern);
 
 }  // namespace staircase

@@ -13,9 +13,9 @@ struct ByteRange {
   }
 };
 
-/// The UTF-8 forms of the code points from `first` to `last`, as sequences of 1 to 4 ranges: a character is
-/// one of them exactly if each of its bytes is in the range at its place, in one of the sequences. Surrogates
-/// have no form, so they are left out. U+0000 to U+10FFFF, the whole of Unicode, takes nine sequences.
+/// The UTF-8 forms of the code points from `first` to `last`, as sequences of 1 to 4 ranges. The bytes of a
+/// character fit one of these sequences, byte by byte, exactly if it is one of them. Surrogates have no form,
+/// so they are left out. U+0000 to U+10FFFF, the whole of Unicode, takes nine sequences.
 std::vector<std::vector<ByteRange>> utf8_ranges(char32_t first, char32_t last);
 
 }  // namespace staircase

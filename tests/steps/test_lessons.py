@@ -102,6 +102,7 @@ SHOWS = {
     "chat-server": r"http://127\.0\.0\.1:\d+",
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
+    "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal

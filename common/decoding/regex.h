@@ -1,0 +1,96 @@
+// A regular expression as an automaton that reads a text byte by byte.
+#pragma once
+
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "allowed_tokens.h"
+#include "common/text/regex_syntax.h"
+
+namespace staircase {
+
+struct RegexOptions {
+  std::string regex = {};  ///< empty for any text
+};
+
+inline void add_options(OptionSink& sink, RegexOptions& options, const RowOptions& row) {
+  sink.add("--regex", Path{&options.regex, "PATTERN"}, "a regular expression that the answer must match");
+  sink.rule([&options] { parse_regex(options.regex); });
+  require_an_end(
+      sink, "--regex", [&options] { return !options.regex.empty(); }, row);
+}
+
+/// A nondeterministic finite automaton (Thompson 1968).
+class Regex {
+ public:
+  /// Where it may be after a part of a text: in several states at once. In none, if no text that begins so
+  /// matches.
+  using States = std::set<int>;
+
+  explicit Regex(std::string_view pattern) : last_(add(parse_regex(pattern), 0)) {}
+
+  States start() const {
+    States states;
+    enter(0, states);
+    return states;
+  }
+
+  /// The states after more bytes.
+  States after(States states, std::string_view text) const {
+    for (const char byte : text) {
+      States next;
+      for (const int state : states) {
+        for (const auto& [bytes, to] : states_[state].steps)
+          if (bytes.holds(byte)) enter(to, next);
+      }
+      states = std::move(next);
+    }
+    return states;
+  }
+
+  /// Whether the text matches as a whole.
+  bool accepts(const States& states) const { return states.contains(last_); }
+
+ private:
+  struct State {
+    std::vector<std::pair<ByteRange, int>> steps = {};  // to another state, by a byte
+    std::vector<int> free = {};                         // to states that are entered with this one
+  };
+
+  void enter(int state, States& states) const {
+    if (!states.insert(state).second) return;
+    for (const int other : states_[state].free) enter(other, states);
+  }
+
+  int add_state() {
+    states_.emplace_back();
+    return static_cast<int>(states_.size()) - 1;
+  }
+
+  /// Adds the ways of a part's texts, from the state `from` to the one that it returns. None leads back to
+  /// `from`, which may be the beginning of other parts, too.
+  int add(const RegexPart& part, int from) {
+    using Kind = RegexPart::Kind;
+    if (part.kind == Kind::kSequence) {
+      for (const RegexPart& next : part.parts) from = add(next, from);
+      return from;
+    }
+    const int state = add_state();
+    if (part.kind == Kind::kByte) states_[from].steps.emplace_back(part.bytes, state);
+    if (part.kind == Kind::kChoice) {
+      for (const RegexPart& one : part.parts) states_[add(one, from)].free.push_back(state);
+    }
+    if (part.kind != Kind::kLoop) return state;
+    const int end = add(part.parts[0], state);
+    states_[from].free.push_back(state);
+    states_[end].free.push_back(state);
+    return end;
+  }
+
+  std::vector<State> states_ = {State()};
+  int last_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,28 @@
+#include "batches.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "regex.h"
+#include "token_masks.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  RowOptions options;
+  RegexOptions constraint;
+  RunOptions run;
+  Program program("Continues a text with a language model.");
+  add_options(program, options);
+  add_options(program, constraint, options);
+  add_options(program, run);
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
+  program.add_prompts_option();
+  program.warn_of_long_prompts();
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
+    if (!constraint.regex.empty())
+      options.edit_raw_logits = KeepAllowed<Regex>{std::make_shared<TokenMasks<Regex>>(
+          TokenMasks<Regex>{Regex(constraint.regex), output.tokenizer(), model.config().end_tokens})};
+    generate_all(model, prompts, options, run, output);
+  });
+}
