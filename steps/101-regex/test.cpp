@@ -118,18 +118,18 @@ TEST_CASE("an automaton knows after each byte what the list of all texts knows")
     for (const char c : {'a', 'b', 'c'}) all.push_back(all[i] + c);
   int whole = 0;
   for (int i = 0; i < 200; ++i) {
-    const auto [pattern, texts, longest] = any(3);
-    CAPTURE(pattern);
-    const Regex regex(pattern);
+    const Listed listed = any(3);
+    CAPTURE(listed.pattern);
+    const Regex regex(listed.pattern);
     Texts fronts;
-    for (const std::string& text : texts)
+    for (const std::string& text : listed.texts)
       for (std::size_t size = 0; size <= text.size(); ++size) fronts.insert(text.substr(0, size));
-    whole += longest <= kLongest;
+    whole += listed.longest <= kLongest;
     for (const std::string& text : all) {
-      if (matches(regex, text) != texts.contains(text)) FAIL_CHECK(text);
+      if (matches(regex, text) != listed.texts.contains(text)) FAIL_CHECK(text);
       const bool is_alive = may_become_a_match(regex, text);
       // Longer texts, which are not listed, have fronts of their own.
-      if (fronts.contains(text) ? !is_alive : is_alive && longest <= kLongest) FAIL_CHECK(text);
+      if (fronts.contains(text) ? !is_alive : is_alive && listed.longest <= kLongest) FAIL_CHECK(text);
     }
   }
   CHECK(whole > 50);

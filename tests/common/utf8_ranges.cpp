@@ -54,7 +54,8 @@ TEST_CASE("a range has the forms of its characters, each once, and no other byte
     ranges.emplace_back(std::min<char32_t>(std::min(a, b), 0x10FFFF),
                         std::min<char32_t>(std::max(a, b), 0x10FFFF));
   }
-  for (const auto& [first, last] : ranges) {
+  for (const auto& range : ranges) {
+    const char32_t first = range.first, last = range.second;
     CAPTURE(fmt::format("{:X} {:X}", static_cast<unsigned>(first), static_cast<unsigned>(last)));
     const auto all = utf8_ranges(first, last);
     long characters = 0;
