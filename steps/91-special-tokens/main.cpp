@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   program.add("--show-tokens", &shows_tokens, "print the tokens of the prompt");
   program.add("--special-tokens", &reads_markers, "parse special tokens in the prompt");
   program.encode_prompts([&](const std::string& text, const Tokenizer& tokenizer, const auto& /*model*/) {
-    return reads_markers ? encode_with_markers(tokenizer, text) : tokenizer.encode_prompt(text);
+    return reads_markers ? marked_prompt(tokenizer, text) : tokenizer.encode_prompt(text);
   });
   program.add_dtype_option(memory_estimate);
   program.warn_of_long_prompts();

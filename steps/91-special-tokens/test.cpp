@@ -85,6 +85,30 @@ TEST_CASE("a begin-of-text token comes once, even if the prompt has it") {
   CHECK(encode_with_markers(tokenizer, begin + "Once") == want);
 }
 
+TEST_CASE("a marker that changes the text beside it is refused in a prompt, and all others are read") {
+  const auto prompt = [](const std::string& name, const std::string& text) {
+    const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/" + name + ".json";
+    const Tokenizer tokenizer(read_tokenizer_json(read_file(file), file), file);
+    try {
+      const Ids got = marked_prompt(tokenizer, text);
+      CHECK(got == encode_with_markers(tokenizer, text));
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what()).substr(0, 34);
+    }
+  };
+  const std::string refused = "--special-tokens: a marker in this";
+  CHECK(prompt("flags", "a <|left|>b") == refused);
+  CHECK(prompt("flags", "a<|right|> b") == refused);
+  CHECK(prompt("flags", "a <|user|> b") == refused);
+  CHECK(prompt("flags", "a<|left|> b<|right|>c <|endoftext|> d word") == "");
+  CHECK(prompt("metaspace-first", "a</s>b") == refused);
+  CHECK(prompt("metaspace-first", "</s>") == "");
+  CHECK(prompt("metaspace-always", "a</s>b") == "");
+  CHECK(prompt("metaspace-never", "a</s>b") == "");
+  CHECK(prompt("llama-2", "a</s>b") == "");
+}
+
 TEST_CASE("in a prompt the same text is text, unless --special-tokens is given") {
   const nlohmann::json text = sequence(""), marker = sequence("--special-tokens");
   const Ids as_text = text["prompt_token_ids"], as_marker = marker["prompt_token_ids"];

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   program.add("--special-tokens", &reads_markers, "parse special tokens in the prompt");
   program.encode_prompts([&](const std::string& text, const Tokenizer& tokenizer, const auto& model) {
     if (chat.chat) return chat_prompt(ChatTemplate::load(model, chat.chat_template), tokenizer, chat, text);
-    return reads_markers ? encode_with_markers(tokenizer, text) : tokenizer.encode_prompt(text);
+    return reads_markers ? marked_prompt(tokenizer, text) : tokenizer.encode_prompt(text);
   });
   program.add_dtype_option(memory_estimate);
   program.warn_of_long_prompts();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {
@@ -39,6 +40,16 @@ inline std::vector<int> encode_with_markers(const Tokenizer& tokenizer, std::str
     begin = marker.begin + marker.text.size();
   }
   return tokenizer.with_begin(std::move(tokens));
+}
+
+/// The same for a prompt. Throws Error if the model's tokenizer has rules for the text beside a marker.
+inline std::vector<int> marked_prompt(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int> tokens = encode_with_markers(tokenizer, text);
+  if (tokens == tokenizer.with_begin(tokenizer.encode_with_special_tokens(text))) return tokens;
+  throw Error(
+      "--special-tokens: a marker in this prompt changes the text beside it, by lstrip, rstrip, single_word "
+      "or "
+      "a prepend_scheme, which only chats obey (92-chat-template --chat)");
 }
 
 }  // namespace staircase
