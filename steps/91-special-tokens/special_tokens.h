@@ -47,9 +47,8 @@ inline std::vector<int> marked_prompt(const Tokenizer& tokenizer, std::string_vi
   std::vector<int> tokens = encode_with_markers(tokenizer, text);
   if (tokens == tokenizer.with_begin(tokenizer.encode_with_special_tokens(text))) return tokens;
   throw Error(
-      "--special-tokens: a marker in this prompt changes the text beside it, by lstrip, rstrip, single_word "
-      "or "
-      "a prepend_scheme, which only chats obey (92-chat-template --chat)");
+      "--special-tokens: a marker in this prompt has a rule for the text beside it, such as lstrip, "
+      "single_word or a prepend_scheme; only chats obey these rules (92-chat-template --chat)");
 }
 
 }  // namespace staircase
