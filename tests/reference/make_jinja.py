@@ -23,6 +23,7 @@ SUBJECTS = {
         "a\n  {% if yes %}\n  b\n  {% endif %}\nc\n",
         "  {{ n }}\n  {{ n }}\n",
         "a\n\t {%+ if yes %}b{% endif +%}\nc",
+        "a \n {#- b -#}\n c\n\t{#+ d #}e\n  {# f #}\n g {#- h #} i {# j -#} k",
         "a \n {%- if yes -%} \n b \n{%- endif %} c",
         "x {% if yes %} y {% endif %}\n z",
         "{# gone #}\na\n  {# gone -#}  \n b{#- c #}",
@@ -206,6 +207,7 @@ SUBJECTS = {
         "{{ 'straße' | upper }} {{ 'ŉ ﬁ ΐ ᾳ ᾼ İ ẞ ß'.upper() }} {{ 'İI ẞ' | lower }}",
         "{{ 'ΟΔΥΣΣΕΥΣ ΣΑΣ, Σ' | lower }} {{ 'aΣ. bΣ’c Σb' | lower }} {{ 'ΟΔΟΣ' | capitalize }} {{ 'ΑΣ ΑΣ' | title }}",
         '{{ "it\'s o\'clock" | title }} {{ "they\'re bill\'s".title() }} {{ "x1y a_b-c d.e".title() }}',
+        "{{ 'hELLO wORLD'.capitalize() }} {{ 'hELLO wORLD' | capitalize }} {{ 'hELLO wORLD'.title() }} {{ 'hELLO wORLD'.lower() }}",
         "{{ 'ǆ ß ﬃ ŉ ᾳ ᾲ'.title() }} {{ 'ßA' | capitalize }} {{ 'ﬁX'.capitalize() }} {{ 'ǆX ßX' | title }}",
         "{{ 'hello-wORLD (x [y {z <q' | title }} {{ 'a\u2003b' | title }} {{ ['ß', 'SS', 's'] | sort }}",
         "{{ 'ŉ' is lower }} {{ 'aǅ' is lower }} {{ 'ßA' is upper }} {{ 'É1' is upper }} {{ '1' is lower }}",
@@ -255,6 +257,7 @@ SUBJECTS = {
         "{{ {1: 2, none: 3, true: 4} | tojson }}",
         "{{ nope | tojson }}",
         "{{ d.items() | tojson }}",
+        "{{ d | tojson(indent=none) }}{{ d | tojson(separators=none) }}{{ d | tojson(ensure_ascii=none, sort_keys=none) }}",
         "{{ numbers | tojson(indent='\\t') }}{{ numbers | tojson(indent=0) }}",
     ],
     "what is defined": [
@@ -274,6 +277,10 @@ SUBJECTS = {
         ("{{ word is string }}{{ d is mapping }}{{ numbers is iterable }}{{ word is iterable }}"
          "{{ n is iterable }}{{ d is sequence }}{{ word is sequence }}{{ yes is boolean }}{{ yes is true }}"
          "{{ n is false }}"),
+        ("{% for x in [true, 1, 1.5, 'a', none, [1], {}, nope] %}{{ x is float }} {{ x is integer }} {{ x is number }} {{ x is boolean }} "
+         "{{ x is string }} {{ x is sequence }} {{ x is mapping }} {{ x is iterable }} {{ x is none }} {{ x is defined }}\n{% endfor %}"),
+        "{% set az_AZ09, Zz, aA = 1, 2, 3 %}{{ az_AZ09 }}{{ Zz }}{{ aA }}",
+        "{{ n is odd and yes }} {{ n is even or yes }} {{ 'x' if n is odd else 'y' }} {{ 21 is divisibleby 7 in [true] }}",
         "{{ n is eq 7 }} {{ n is in [7] }} {{ n is gt 3 }} {{ n is ne(7) }} {{ 'a' is lower }}",
         "{{ nothing }} {{ yes }} {{ nothing | string }}",
         "{{ raise_exception('Only users may speak.') }}",
