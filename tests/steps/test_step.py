@@ -11,6 +11,7 @@ import unittest
 from support import STEPS, Scratch, series, snapshot
 
 from step_commands.folder import LIBRARY, copy_library
+from step_commands.running import stat_of
 
 README = "# 0{} {}\n\n*Summary of {}.*\n\n## The idea\n\nA sentence,\nin two lines. Second one.\n\n## The task\n\nWork.\n"
 STEPS_BEFORE_AFTER = {
@@ -158,6 +159,13 @@ class Show(Scratch):
         for arguments in (["list"], ["diff", "2"], ["practice", "2", "--solution"]):
             self.show(*arguments)
         self.assertEqual(snapshot(self.root), before)
+
+
+class Ticks(Scratch):
+    def test_a_program_computes_in_its_own_code_and_in_the_systems(self):
+        stat = self.folder / "stat"  # Linux, proc_pid_stat(5): fields 14 and 15; a name may have a bracket and blanks
+        stat.write_text("7 (a) b c) R 1 7 7 0 -1 0 0 0 0 0 30 12 500 600 20 0 1")
+        self.assertEqual(stat_of(stat), 42)
 
 
 class Answer(Scratch):
