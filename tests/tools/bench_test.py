@@ -390,6 +390,22 @@ def tool_module():
     return tool
 
 
+class Written(unittest.TestCase):
+    def test_the_json_file_has_each_run_with_its_date_and_commit(self):
+        tool = tool_module()
+        runs = [{"threads": 1, "tokens_per_s": [2.5]}, {"threads": 2, "tokens_per_s": [4.5]}]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "result.json"
+            with mock.patch.object(sys, "argv", ["bench", "--json", str(file)]), mock.patch.object(tool, "build"), \
+                    mock.patch.object(tool, "commit", lambda: "abc"), \
+                    mock.patch.object(tool, "measure", lambda _: {"model": "tales-1m", "runs": [dict(run) for run in runs]}):
+                tool.main()
+            result = json.loads(file.read_text())
+        self.assertEqual(result["model"], "tales-1m")
+        dates = {run.pop("date") for run in result["runs"]}
+        self.assertEqual((len(dates), result["runs"]), (1, [run | {"commit": "abc"} for run in runs]))
+
+
 class Recorded(unittest.TestCase):
     """What --record adds to the file of the CPU's page."""
 
