@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <vector>
 
+#include "common/decoding/beam_memory.h"
 #include "common/model/model.h"
 #include "generate.h"
 #include "row.h"
@@ -26,6 +26,7 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
       },
       "--num-beams searches for one text and does not sample: it cannot be combined with "
       "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates");
+  limit_beams(sink, search.num_beams, options.stopping.max_new_tokens);
 }
 
 /// An unfinished or finished text.

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "beam_search.h"
+#include "tests/error_message.h"
 #include "tests/plain_beam_search.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -264,6 +265,42 @@ TEST_CASE("one beam is the loop of the previous steps, which samples with --do-s
     CHECK(sequences("--num-beams 1 " + other) == sequences(other));
     CHECK(!sequences("--num-beams 1 " + other)[0].contains("score"));
   }
+}
+
+TEST_CASE("a search has as many rows as beams or texts, and their memory is that of the formula") {
+  ModelConfig config = tales().config();
+  CHECK(beam_rows(config, 100, 3) == 100);
+  CHECK(beam_rows(config, 1 << 30, 1) == 1);  // the prompt alone
+  CHECK(beam_rows(config, 1 << 30, 2) == 4096);
+  CHECK(beam_rows(config, 4096, 2) == 4096);
+  CHECK(beam_rows(config, 4095, 2) == 4095);
+  CHECK(beam_rows(config, 1 << 30, 3) == 1 << 24);
+  CHECK(beam_rows(config, 1 << 30, 1000) == 1 << 30);
+  CHECK(beam_rows(config, 5, 0) == 1);
+  config.vocab_size = 1;
+  CHECK(beam_rows(config, 5, 1 << 30) == 1);
+  Model model = tales_in(DType::kFloat32);
+  beam_search(model, tales_tokenizer(), kPrompt, up_to(3), {.num_beams = 50});
+  // In the last pass each row has the prompt and two tokens more.
+  // Besides them there are the tokens' ids and positions, less than a thousandth.
+  CHECK(static_cast<double>(model.activation_bytes()) ==
+        doctest::Approx(static_cast<double>(row_bytes(tales().config(), 50, 4))).epsilon(0.001));
+}
+
+TEST_CASE("the program prints what beams need, and refuses more than the machine has") {
+  const auto said = [](const std::string& arguments, int status) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt The " + arguments);
+    CHECK(run.status == status);
+    return run.err;
+  };
+  // A row: 256 + 2 * 256 + 2 * 256 + 1024 numbers a token, 3 * 256 more of the last one, and 4,096 logits.
+  CHECK(contains(said("--num-beams 20 --max-new-tokens 2", 0),
+                 "by formula: 20 beams need 0.5 MiB for a token each, 0.2 MiB for each further one"));
+  CHECK(said("--num-beams 20 --max-new-tokens 1", 0).find("beams need") == std::string::npos);
+  if (kSanitized) return;  // which ends a program that wants too much
+  CHECK(contains(said("--num-beams 1100000000", 2),
+                 "error: --num-beams is 1100000000, but their next tokens alone need 30078125 MiB, more than "
+                 "this machine has; use fewer\n"));
 }
 
 TEST_CASE("options without a meaning in a search are refused in a sentence") {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <vector>
 
 #include "common/base/error.h"
+#include "common/decoding/beam_memory.h"
 #include "common/model/model.h"
 #include "generate.h"
 #include "row.h"
@@ -28,6 +28,7 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
       },
       "--num-beams does not sample: it cannot be combined with --do-sample, --temperature, --top-k, "
       "--top-p or --show-candidates");
+  limit_beams(sink, search.num_beams, options.stopping.max_new_tokens);
   sink.rule([&search, &run] {
     if (search.num_beams > 1 && run.num_return_sequences > search.num_beams) {
       throw UsageError("--num-return-sequences is {}, but it must be at most {}, the value of --num-beams",
