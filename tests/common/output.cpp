@@ -122,8 +122,12 @@ TEST_CASE("an end-of-text token inside a run is text like any other") {
 TEST_CASE("log-probabilities and figures of the prompt are printed as JSON, a missing one as null") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
-  output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
-  output.begin()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
+  {
+    Captured tables(stderr);  // which are for people
+    output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
+    output.begin()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
+    CHECK(tables.text() == "");
+  }
   output.finish(FinishReason::kLength);
   output.close(1000);
   const auto sequence = nlohmann::ordered_json::parse(captured.text())["sequences"][0];
