@@ -115,7 +115,7 @@ TEST_CASE("the tree finds each token of a text once, and no token without bytes"
   for (int token = 4096; token < 4100; ++token) CHECK_FALSE(mask[token]);
 }
 
-TEST_CASE("tokens that begin alike are tried together, and a known state asks for no byte") {
+TEST_CASE("tokens that begin alike are tried together, and a known state reads no byte") {
   const Counted counted{Regex(" [a-z]+")};
   const std::vector<int> one = tales_tokenizer().encode(" fox"), other = tales_tokenizer().encode(" lions");
   KeepAllowed<Counted> masks = row_of(counted);

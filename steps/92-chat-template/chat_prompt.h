@@ -1,7 +1,6 @@
 // Turns a question into the text that the model was trained to answer.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 

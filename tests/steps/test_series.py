@@ -133,10 +133,6 @@ ON = {
     "101-regex": ["--regex", " [a-z]{3,9}\\."],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
-# A chat counts only sampled tokens for two penalties, as batches do: one call of its loop is unlike that of the steps
-# before it. These steps include their own file, never the library's.
-OWN_LOOPS = {("93-conversation", "generate.h"), ("94-continued-cache", "generate.h"), ("95-kept-answers", "generate.h"),
-             ("96-dropped-turns", "generate.h")}
 # Whose options a step gives another meaning: from here on, these penalties do not count the prompt.
 NEW_MEANING = {"31-queue": ("09-presence-penalty", "10-frequency-penalty")}
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
@@ -250,10 +246,15 @@ class Series(unittest.TestCase):
                     self.assertNotEqual(content, (owner.parent.folder / name).read_bytes(),
                                         f"{owner.name} does not change {name}: an earlier step is its owner")
                 for step in STEPS:
-                    if (step.name, name) in OWN_LOOPS:
-                        continue
                     if name in step.files() and step is not owner and step not in owner.ancestors():
-                        if owner not in step.ancestors():  # it branched off before; then it has what was there
+                        if owner not in step.ancestors():  # it branched off before: it has what was there,
+                            # or what its own branch has made of it
+                            line = [one for one in (step, *step.ancestors()) if one not in owner.ancestors()]
+                            own = next((one for one in line if name in LESSON[one.name].split()), None)
+                            if own:
+                                self.assertEqual((step.folder / name).read_bytes(), (own.folder / name).read_bytes(),
+                                                 f"{step.name} changes {name}, which {own.name} has changed")
+                                continue
                             before = [(one.folder / name).read_bytes() for one in owner.ancestors() if name in one.files()]
                             self.assertIn((step.folder / name).read_bytes(), before,
                                           f"{step.name} changes {name}, and so does {owner.name}, which it does not continue")
