@@ -3,12 +3,14 @@
 #include "common/text/tokenizer_files.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -212,6 +214,27 @@ TEST_CASE(
     CHECK(made_of(words).encode_with_special_tokens("xZWx", std::vector<bool>(4, own)) == Ids{88, 461, 88});
 }
 
+TEST_CASE("a setting that is not read is refused in each part of each shape") {
+  for (const auto& [name, cases] : expected().at("shapes").items()) {
+    const json file = shape(name);
+    for (const char* section : {"normalizer", "pre_tokenizer"}) {
+      if (!file.at(section).is_object()) continue;
+      std::set<std::string> parts;
+      const json settings = file.at(section).flatten();
+      for (const auto& [setting, value] : settings.items())
+        parts.insert(json::json_pointer(setting).parent_pointer().to_string());
+      for (const std::string& part : parts) {
+        const std::string place = fmt::format("/{}{}", section, part);
+        CAPTURE(name);
+        CAPTURE(place);
+        json wrong = file;
+        wrong[json::json_pointer(place)]["surplus"] = 1;
+        CHECK(says(error_of(wrong), "surplus is 1", "not supported"));
+      }
+    }
+  }
+}
+
 TEST_CASE("what a file leaves out has Hugging Face's default, and more than is read is refused") {
   json file = shape("gpt2");
   const json last{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
@@ -332,6 +355,17 @@ TEST_CASE("spaces and punctuation stay unchanged if a file requests their clean-
   folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
   const Tokenizer tokenizer = folder.load();
   CHECK(tokenizer.decode(tokenizer.encode("x != y , z .")) == "x != y , z .");
+}
+
+TEST_CASE("the token of each byte below 128 is that character, from 0 on") {
+  const Tokenizer tokenizer = made_of(shape("llama-2"));
+  const int first = 3;  // <0x00>
+  for (int byte = 0; byte < 128; ++byte) {
+    CAPTURE(byte);
+    // After another one: a space at the beginning of a text is dropped.
+    CHECK(tokenizer.decode_whole(Ids{first + 'a', first + byte}) ==
+          std::string{'a', static_cast<char>(byte)});
+  }
 }
 
 TEST_CASE("a broken run of byte tokens streams as U+FFFD, and a whole one as its character") {
