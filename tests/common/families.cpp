@@ -17,6 +17,7 @@
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/model/safetensors.h"
 #include "common/model/weight_matrices.h"
 #include "tests/compare.h"
 #include "tests/temporary_folder.h"
@@ -326,6 +327,34 @@ TEST_CASE("a draft with more or fewer tokens than its target proposes for it lik
       const Tokens alone = greedy(target, prompt, 20, none);
       CHECK(Tokens(text.begin() + 3, text.end()) == alone);
     }
+  }
+}
+
+TEST_CASE("a single pair of features turns, as in transformers") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFamilies / "pythia", folder.path());
+  nlohmann::json settings = nlohmann::json::parse(std::ifstream(folder.path() / "config.json"));
+  settings["rope_parameters"]["partial_rotary_factor"] = 0.125;  // 2 of 16 features
+  folder.write("config.json", settings.dump());
+  Model model = Model::load(folder.path(), make_test_device(2));
+  CHECK(model.config().rotary_size == 2);
+  const std::span<const float> logits = model.next_logits(Tokens{5, 9, 300, 7, 42, 11, 300, 9});
+  const std::vector<double> want{-0.574935, -0.516273, 1.010012, -0.200142, -0.472147, 0.360284};
+  CHECK(difference("logits", logits.first(want.size()), want, want.size(), kTolerance) == "");
+}
+
+TEST_CASE("the biases, norms and positions that stay in float32 are those of each family's files") {
+  for (const std::string& name : kNames) {
+    CAPTURE(name);
+    const ModelConfig config = Reference(name).model.config();
+    std::size_t numbers = name == "gpt2" ? std::size_t{1} * config.n_positions * config.n_embd : 0;
+    for (const auto& file : std::filesystem::directory_iterator(kFamilies / name)) {
+      if (file.path().extension() != ".safetensors") continue;
+      const Safetensors tensors(file.path());
+      for (const auto& [tensor, stored] : tensors.tensors())
+        if (stored.shape.size() == 1) numbers += static_cast<std::size_t>(stored.shape[0]);
+    }
+    CHECK(config.vector_numbers == numbers);
   }
 }
 
