@@ -423,6 +423,8 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
     CHECK(cache.length(1) == 48);
     REQUIRE(cache.reserve(1, 60));
     feed(1, std::span(text).subspan(48));
+    cache.truncate(1, 60);
+    CHECK(cache.length(1) == 60);  // it is no shorter, so it keeps its last block
     cache.truncate(1, length);
     CHECK(cache.length(1) == length / kBlockSize * kBlockSize);
     std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
