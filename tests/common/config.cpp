@@ -293,6 +293,19 @@ TEST_CASE("each family states its sizes in its own words") {
   }
 }
 
+TEST_CASE("each family refuses each of its sizes below 1 and above the largest") {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo"}) {
+    for (const char* name : {"vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers",
+                             "num_attention_heads", "intermediate_size"}) {
+      CAPTURE(family);
+      CAPTURE(name);
+      for (const int value : {0, (1 << 24) + 1}) {
+        CHECK(says(error_of(family, name, value), name, "not an integer from 1 to 16777216"));
+      }
+    }
+  }
+}
+
 TEST_CASE("a folder without model_type is an old one of GPT-2, and any other needs it") {
   json settings = valid_of("llama");
   settings.erase("model_type");
