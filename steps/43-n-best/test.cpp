@@ -207,7 +207,7 @@ TEST_CASE("more texts than an int can count are refused") {
   const ProgramRun refused =
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--num-beams 1500000000 --num-return-sequences 1500000000 --max-batch-size 1500000000 "
-                  "--prompt a --prompt b");
+                  "--max-new-tokens 1 --prompt a --prompt b");
   CHECK(refused.status == 2);
   CHECK(ends_with(refused.err, "error: 2 times 1500000000 texts is too much: the limit is 2147483647\n"));
 }
