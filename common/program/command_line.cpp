@@ -160,7 +160,11 @@ struct Set {
     if (texts[0] != "auto") *value.value = number<int>(name, texts[0], range, ", or auto");
   }
   void operator()(const Path& path) const {
-    if (texts[0].empty() && !path.may_be_empty) throw UsageError("{}: the name is empty", name);
+    if (texts[0].empty() && !path.may_be_empty) {
+      if (std::string_view(path.kind) == "PATTERN")
+        throw UsageError("{} is empty, but it must have at least one character", name);
+      throw UsageError("{}: the name is empty", name);
+    }
     *path.value = texts[0];
   }
   void operator()(const Choice& choice) const {

@@ -231,6 +231,8 @@ TEST_CASE("a pattern that cannot be read is refused before any work") {
     CHECK(begins_with(refused.err, "error: the regular expression cannot be read "));
   }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, options + "'(a|b)*'").status == 1);  // there is no such model
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, options + "''").err ==
+        "error: --regex is empty, but it must have at least one character\n");
 }
 
 TEST_CASE("options that move the end of a text are refused") {

@@ -137,7 +137,7 @@ class Show(Scratch):
             said = self.step("diff", "00", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
             self.assertEqual(len(said), rows + 1)
             self.assertLessEqual(max(map(len, said[1:])), columns)
-            self.assertEqual(sorted(" ".join(said[1:]).split()), [step.name for step in STEPS])
+            self.assertEqual(set(" ".join(said[1:]).split()), {step.name for step in STEPS})
 
     def test_what_the_system_refuses_is_a_sentence(self):
         (self.folder / "file").write_text("")

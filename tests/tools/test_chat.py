@@ -177,6 +177,7 @@ OPTIONS = {
     "prompt": ("Who are you?", {}),
     "system": ("There was a wood.", {"do-sample": "true"}),
     "chat-template": ("other.jinja", {}),
+    "generation-config": ("other.json", {}),
     "show-use": ("true", {}),
     "dtype": ("int4", {}),
 }
@@ -189,6 +190,7 @@ class EveryOption(Limited):
 
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "other.json").write_text('{"repetition_penalty": 2}')
         (self.folder / "other.jinja").write_text("{% for message in messages %}{{ message.content }}.{% endfor %}")
 
     def run_program(self, program, options):
