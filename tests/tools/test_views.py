@@ -102,7 +102,7 @@ class OfPrograms(Limited):
 
     def test_beams_have_the_parents_that_the_events_say_and_lead_to_the_texts_that_are_shown(self):
         for step in self.steps("beam-search", "finished-beams", "beam-rows", "n-best", "length-penalty", "early-stopping", "beam-tree"):
-            for options in ((), ("--no-use-cache",)) if step.number not in ("40", "41") else ((),):
+            for options in ((), ("--no-use-cache",)) if step.name[:2] not in ("40", "41") else ((),):
                 with self.subTest(step.name, options=options):
                     shown, events, (search,) = self.traced(step, BEAMS, "--prompt", "A fox", "--num-beams", "4", "--max-new-tokens", "25", *options)
                     self.assertEqual((search["wrong"], search["doubtful"]), ("", []))
@@ -189,7 +189,7 @@ class OfPrograms(Limited):
                 "preemption": [[*requests, "--kv-blocks", "8"], [*requests, "--kv-blocks", "8", "--prefill-chunk", "5"]],
                 "prefix-caching": [[*requests, "--kv-blocks", "10", "--prefill-chunk", "16"]]}
         for step in self.steps(*ways):
-            for options in ways[step.slug]:
+            for options in ways[step.name.partition("-")[2]]:
                 with self.subTest(step.name, options=options):
                     shown, events, passes = self.traced(step, ROWS, *options, requests="\n".join(lines) if options[0] == "--requests" else None)
                     whole = [one["prompt_token_ids"] + one["token_ids"] for one in shown]
@@ -225,7 +225,7 @@ class OfPrograms(Limited):
         ways = {"paged-kv-cache": limited[:-2], "block-pool": limited[:-2], "waiting-for-blocks": limited, "preemption": limited,
                 "prefix-caching": alike, "prefix-eviction": alike}
         for step in self.steps(*ways):
-            name = step.slug
+            name = step.name.partition("-")[2]
             with self.subTest(step.name):
                 _, events, (passes, lost, most) = self.traced(step, script, *ways[name])
                 fed = [event["rows"] for event in events if event["event"] == "pass"]
