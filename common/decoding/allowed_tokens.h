@@ -15,8 +15,8 @@
 namespace staircase {
 
 /// For an option that decides where a text ends.
-inline void require_an_end(OptionSink& sink, const std::string& name, const std::function<bool()>& is_on,
-                           const RowOptions& row) {
+inline void require_an_end(OptionSink& sink, const std::string& name, const RowOptions& row,
+                           const std::function<bool()>& is_on) {
   sink.refuse_if([=, &row] { return is_on() && (row.stopping.ignore_eos || row.length.min_new_tokens > 0); },
                  name + " decides where a text ends, so leave out --ignore-eos and --min-new-tokens");
   sink.model_rule([=](const ModelConfig& config) {

@@ -97,13 +97,14 @@ class Parser {
     if (!next_is("*+?{")) return part;
     const auto [least, most] = counts();
     if (next_is("*+?{")) fail("a repetition cannot be repeated; put it into ( )");
-    RegexPart all = made(Kind::kSequence);
-    for (int i = 0; i < std::max({least, most, 1}); ++i) {
+    RegexPart all = made(Kind::kSequence), more = made(Kind::kFront);
+    const int copies = std::max({least, most, 1});
+    for (int i = 1; i <= copies; ++i) {
       RegexPart one = copy_of(part);
-      if (most == kNoLimit && i + 1 >= least) one = made(Kind::kLoop, {std::move(one)});
-      if (i >= least) one = made(Kind::kChoice, {made(Kind::kSequence), std::move(one)});
-      all.parts.push_back(std::move(one));
+      if (most == kNoLimit && i == copies) one = made(Kind::kLoop, {std::move(one)});
+      (i <= least ? all : more).parts.push_back(std::move(one));
     }
+    if (!more.parts.empty()) all.parts.push_back(std::move(more));
     return all;
   }
 

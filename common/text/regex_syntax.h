@@ -12,6 +12,7 @@ struct RegexPart {
   enum class Kind {
     kByte,      ///< one byte of a range
     kSequence,  ///< its parts, one after another; without any, the empty text
+    kFront,     ///< the same, but a text may stop before any of the parts
     kChoice,    ///< one of its parts
     kLoop,      ///< its only part, once or more
   };
@@ -29,8 +30,8 @@ struct RegexPart {
 ///     .   [a-z_]   [^"]             all but a line feed; a set; all but a set
 ///     \d \w \s   \D \W \S          sets of ASCII, and all but these
 ///
-/// The tree has neither counts nor characters: what may come up to five times is there five times, and a
-/// character is the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as
+/// The tree has neither counts nor characters: `a{2,5}` is `aa` and a front of three `a`, and a character is
+/// the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as
 /// `\b`,
 /// `^`, `a*?`, `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 20,000
 /// parts, or more than 100 groups in one another.

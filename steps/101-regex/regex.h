@@ -18,8 +18,7 @@ struct RegexOptions {
 inline void add_options(OptionSink& sink, RegexOptions& options, const RowOptions& row) {
   sink.add("--regex", Path{&options.regex, "PATTERN"}, "a regular expression that the answer must match");
   sink.rule([&options] { parse_regex(options.regex); });
-  require_an_end(
-      sink, "--regex", [&options] { return !options.regex.empty(); }, row);
+  require_an_end(sink, "--regex", row, [&options] { return !options.regex.empty(); });
 }
 
 /// A nondeterministic finite automaton (Thompson 1968).
@@ -41,10 +40,9 @@ class Regex {
   States after(States states, std::string_view text) const {
     for (const char byte : text) {
       States next;
-      for (const int state : states) {
+      for (const int state : states)
         for (const auto& [bytes, to] : states_[state].steps)
           if (bytes.holds(byte)) enter(to, next);
-      }
       states = std::move(next);
     }
     return states;
@@ -64,11 +62,6 @@ class Regex {
     for (const int other : states_[state].free) enter(other, states);
   }
 
-  int add_state() {
-    states_.emplace_back();
-    return static_cast<int>(states_.size()) - 1;
-  }
-
   /// Adds the ways of a part's texts, from the state `from` to the one that it returns. None leads back to
   /// `from`, which may be the beginning of other parts, too.
   int add(const RegexPart& part, int from) {
@@ -77,10 +70,17 @@ class Regex {
       for (const RegexPart& next : part.parts) from = add(next, from);
       return from;
     }
-    const int state = add_state();
+    const int state = static_cast<int>(states_.size());
+    states_.emplace_back();
     if (part.kind == Kind::kByte) states_[from].steps.emplace_back(part.bytes, state);
-    if (part.kind == Kind::kChoice) {
+    if (part.kind == Kind::kChoice)
       for (const RegexPart& one : part.parts) states_[add(one, from)].free.push_back(state);
+    if (part.kind == Kind::kFront) {
+      for (const RegexPart& next : part.parts) {
+        states_[from].free.push_back(state);
+        from = add(next, from);
+      }
+      states_[from].free.push_back(state);
     }
     if (part.kind != Kind::kLoop) return state;
     const int end = add(part.parts[0], state);

@@ -37,6 +37,15 @@ Texts texts(const RegexPart& part, std::size_t longest) {
       found = {""};
       for (const RegexPart& next : part.parts) found = followed(found, texts(next, longest));
       return found;
+    case Kind::kFront: {
+      Texts front = {""};
+      found = front;
+      for (const RegexPart& next : part.parts) {
+        front = followed(front, texts(next, longest));
+        found.insert(front.begin(), front.end());
+      }
+      return found;
+    }
     case Kind::kChoice:
       for (const RegexPart& one : part.parts) found.merge(texts(one, longest));
       return found;
