@@ -14,7 +14,7 @@ namespace {
 
 using Kind = RegexPart::Kind;
 
-constexpr int kMaxParts = 20'000, kMaxDepth = 100, kNoLimit = -1;
+constexpr int kMaxParts = 50'000, kMaxDepth = 100, kNoLimit = -1;
 constexpr std::string_view kDigits = "0123456789";
 constexpr const char* kCounts = "a repetition is {2}, {2,} or {2,5}; write \\{ for the character";
 constexpr char32_t kLastCodePoint = 0x10FFFF;
@@ -68,7 +68,7 @@ class Parser {
   }
 
   RegexPart made(Kind kind, std::vector<RegexPart> parts = {}) {
-    if (++made_ > kMaxParts) fail("it has more than 20000 parts when all repetitions are written out");
+    if (++made_ > kMaxParts) fail("it has more than 50000 parts when all repetitions are written out");
     return {kind, std::move(parts)};
   }
 
