@@ -113,6 +113,7 @@ TEST_CASE("a set has its characters and no others") {
     CHECK(greek.contains(one) == ((c >= 0x3B1 && c <= 0x3C9) || is_digit || c == '_' || c == '-'));
   }
   CHECK(texts("[a\\]^-]") == Texts{"a", "]", "^", "-"});
+  CHECK_FALSE(texts("[^a-zb-c]", 1).contains("d"));  // a range within another one
   CHECK(texts("[\\n\\r\\t]") == Texts{"\n", "\r", "\t"});
   CHECK(texts("\\.\\\\") == Texts{".\\"});
   CHECK(texts("é") == Texts{"é"});
