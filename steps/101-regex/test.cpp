@@ -197,6 +197,24 @@ TEST_CASE("the probabilities are the model's own, shared by what is offered") {
   }
 }
 
+TEST_CASE("where a count has a limit, the automaton is in few states") {
+  const Regex regex("[a-z]{1,300}[0-9]{0,300}");
+  for (const int length : {0, 1, 100, 300}) {
+    const std::string text(length, 'a');
+    CHECK(regex.after(regex.start(), text).size() <= 6);
+    CHECK(may_become_a_match(regex, text));
+    CHECK(matches(regex, text) == (length > 0));
+  }
+  CHECK_FALSE(may_become_a_match(regex, std::string(301, 'a')));
+  CHECK(matches(regex, std::string(300, 'a') + std::string(300, '0')));
+}
+
+TEST_CASE("a pattern of the largest size is read in bounded time") {
+  const Regex regex("(a?){1500}");
+  CHECK(matches(regex, std::string(100, 'a')));
+  CHECK_FALSE(may_become_a_match(regex, "b"));
+}
+
 TEST_CASE("drawn texts match, in a batch and with every option") {
   const std::string pattern = " [A-Z][a-z]{2,8} (said|went) \"[a-z ]{1,12}\"";
   const std::string options =
@@ -242,22 +260,4 @@ TEST_CASE("options that move the end of a text are refused") {
     CHECK(refused.err ==
           "error: --regex decides where a text ends, so leave out --ignore-eos and --min-new-tokens\n");
   }
-}
-
-TEST_CASE("where a count has a limit, the automaton is in few states") {
-  const Regex regex("[a-z]{1,300}[0-9]{0,300}");
-  for (const int length : {0, 1, 100, 300}) {
-    const std::string text(length, 'a');
-    CHECK(regex.after(regex.start(), text).size() <= 6);
-    CHECK(may_become_a_match(regex, text));
-    CHECK(matches(regex, text) == (length > 0));
-  }
-  CHECK_FALSE(may_become_a_match(regex, std::string(301, 'a')));
-  CHECK(matches(regex, std::string(300, 'a') + std::string(300, '0')));
-}
-
-TEST_CASE("a pattern of the largest size is read in bounded time") {
-  const Regex regex("(a?){1500}");
-  CHECK(matches(regex, std::string(100, 'a')));
-  CHECK_FALSE(may_become_a_match(regex, "b"));
 }

@@ -240,6 +240,26 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
   CHECK(best.sum <= sum);
 }
 
+TEST_CASE("a search has as many rows as beams or texts, and their memory is that of the formula") {
+  ModelConfig config = tales().config();
+  CHECK(beam_rows(config, 100, 3) == 100);
+  CHECK(beam_rows(config, 1 << 30, 1) == 1);  // the prompt alone
+  CHECK(beam_rows(config, 1 << 30, 2) == 4096);
+  CHECK(beam_rows(config, 4096, 2) == 4096);
+  CHECK(beam_rows(config, 4095, 2) == 4095);
+  CHECK(beam_rows(config, 1 << 30, 3) == 1 << 24);
+  CHECK(beam_rows(config, 1 << 30, 1000) == 1 << 30);
+  CHECK(beam_rows(config, 5, 0) == 1);
+  config.vocab_size = 1;
+  CHECK(beam_rows(config, 5, 1 << 30) == 1);
+  Model model = tales_in(DType::kFloat32);
+  beam_search(model, tales_tokenizer(), kPrompt, up_to(3), {.num_beams = 50});
+  // In the last pass each row has the prompt and two tokens more.
+  // Besides them there are the tokens' ids and positions, less than a thousandth.
+  CHECK(static_cast<double>(model.activation_bytes()) ==
+        doctest::Approx(static_cast<double>(row_bytes(tales().config(), 50, 4))).epsilon(0.001));
+}
+
 TEST_CASE("the program prints the best text of each prompt, and its score is the sum") {
   const ProgramRun run = run_program(
       STAIRCASE_STEP_PROGRAM, "--num-beams 3 --max-new-tokens 4 --json --prompt The --prompt 'The wolf'");
@@ -265,26 +285,6 @@ TEST_CASE("one beam is the loop of the previous steps, which samples with --do-s
     CHECK(sequences("--num-beams 1 " + other) == sequences(other));
     CHECK(!sequences("--num-beams 1 " + other)[0].contains("score"));
   }
-}
-
-TEST_CASE("a search has as many rows as beams or texts, and their memory is that of the formula") {
-  ModelConfig config = tales().config();
-  CHECK(beam_rows(config, 100, 3) == 100);
-  CHECK(beam_rows(config, 1 << 30, 1) == 1);  // the prompt alone
-  CHECK(beam_rows(config, 1 << 30, 2) == 4096);
-  CHECK(beam_rows(config, 4096, 2) == 4096);
-  CHECK(beam_rows(config, 4095, 2) == 4095);
-  CHECK(beam_rows(config, 1 << 30, 3) == 1 << 24);
-  CHECK(beam_rows(config, 1 << 30, 1000) == 1 << 30);
-  CHECK(beam_rows(config, 5, 0) == 1);
-  config.vocab_size = 1;
-  CHECK(beam_rows(config, 5, 1 << 30) == 1);
-  Model model = tales_in(DType::kFloat32);
-  beam_search(model, tales_tokenizer(), kPrompt, up_to(3), {.num_beams = 50});
-  // In the last pass each row has the prompt and two tokens more.
-  // Besides them there are the tokens' ids and positions, less than a thousandth.
-  CHECK(static_cast<double>(model.activation_bytes()) ==
-        doctest::Approx(static_cast<double>(row_bytes(tales().config(), 50, 4))).epsilon(0.001));
 }
 
 TEST_CASE("the program prints what beams need, and refuses more than the machine has") {
