@@ -65,6 +65,12 @@ bool can_answer(const ServedModel& model, ChatPrompts& prompts) {
   return false;
 }
 
+/// The value of a setting: a number where it is one.
+json json_value(const std::string& text) {
+  json parsed = json::parse(text, nullptr, false);
+  return parsed.is_discarded() ? json(text) : parsed;
+}
+
 /// The sampling that the model's authors recommend, for chats whose requests leave it open. Throws Error for
 /// values that no request could have.
 OptionTexts chat_defaults(const GenerationConfig& config, const ServedModel& model) {
@@ -80,10 +86,7 @@ OptionTexts chat_defaults(const GenerationConfig& config, const ServedModel& mod
     }
   }
   json body{{"prompt", {0}}, {"max_tokens", 0}};
-  for (const auto& [key, value] : defaults) {
-    const json parsed = json::parse(value, nullptr, false);
-    body.emplace(key, parsed.is_discarded() ? json(value) : parsed);
-  }
+  for (const auto& [key, value] : defaults) body.emplace(key, json_value(value));
   try {
     CompletionRequest request(body.dump(), model);
     row_options(request);
@@ -232,6 +235,10 @@ struct CompletionServer {
     for (const char* body : {"CompletionRequest", "ChatRequest"})
       schemas[body]["properties"]["max_tokens"]["maximum"] = model.n_positions;
     schemas["ChatRequest"]["properties"]["max_completion_tokens"]["maximum"] = model.n_positions;
+    for (const auto& [key, value] : model.chat_defaults) {
+      json& property = schemas["ChatRequest"]["properties"][key];
+      property["default"] = property["x-recommended"] = json_value(value);
+    }
     for (const Route& route : routes()) {
       if (route.chats && prompts == nullptr) description["paths"].erase(route.path);
     }

@@ -143,6 +143,14 @@ class ChatServer(Server):
         self.folder.cleanup()
 
 
+def recommending(**settings):
+    """A server of a model with these settings in its generation_config.json."""
+    server = ChatServer()
+    (server.model / "generation_config.json").unlink()
+    (server.model / "generation_config.json").write_text(json.dumps(settings))
+    return server
+
+
 class Stream:
     """A completion as it comes; iterating gives the events."""
 

@@ -14,7 +14,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import CHATS, PATIENCE, ROOT, TEMPLATE, ChatServer, Server, wait_until
+from support import CHATS, PATIENCE, ROOT, TEMPLATE, ChatServer, Server, recommending, wait_until
 
 LONG = ROOT / "models/tales-llama-1m"  # its positions are rotations, so its context may be longer
 SMOLLM2 = ROOT / "models/smollm2-135m-instruct"
@@ -346,14 +346,6 @@ class Templates(unittest.TestCase):
             self.assertLess(completion, 2 * PATIENCE)
 
 
-def recommending(**settings):
-    """A server of a model with these settings in its generation_config.json."""
-    server = ChatServer()
-    (server.model / "generation_config.json").unlink()
-    (server.model / "generation_config.json").write_text(json.dumps(settings))
-    return server
-
-
 class Recommendations(unittest.TestCase):
     def test_a_chat_has_what_its_model_recommends_unless_its_body_says_otherwise(self):
         settings = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 1.3}
@@ -373,6 +365,9 @@ class Recommendations(unittest.TestCase):
             for name, value in settings.items():
                 self.assertEqual(answers(server, **{**plain, name: None}), alone[name], name)
             self.assertEqual(server.texts("A fox", seed=1), completion)
+            schemas = server.ask("GET", "/openapi.json")[2]["components"]["schemas"]
+            self.assertEqual({name: schemas["ChatRequest"]["properties"][name]["default"] for name in settings}, settings)
+            self.assertEqual(schemas["CompletionRequest"]["properties"]["temperature"]["default"], 1)
             self.assertIn("generation_config.json sets do_sample true, temperature 0.9, top_k 40, top_p 0.95, min_p 0.02, "
                           "repetition_penalty 1.3 for chats; requests override it\n", server.said())
             self.assertIn("generation_config.json sets num_beams 4, which nothing reads here", server.said())

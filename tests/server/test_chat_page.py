@@ -16,7 +16,7 @@ except ImportError:
         os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 
 from scripted_server import CONTEXT, CUT, LENGTH, STOP, WAIT, ScriptedServer, html, refusal
-from support import PATIENCE, ROOT, SANITIZED, TEMPLATE, ChatServer, Server
+from support import PATIENCE, ROOT, SANITIZED, TEMPLATE, ChatServer, Server, recommending
 
 try:
     from selenium import webdriver
@@ -102,6 +102,33 @@ class Page(unittest.TestCase):
             return [...document.querySelectorAll("article")]
               .filter(one => one.checkVisibility() && !one.matches(arguments[0]))
               .map(one => [one.classList[0], one.querySelector("div").textContent])""", besides)]
+
+
+class Recommendations(Page):
+    def test_the_fields_begin_with_what_the_model_recommends(self):
+        names = ("temperature", "top_p", "min_p")
+
+        def fields(**settings):
+            with recommending(**settings) as server:
+                browser.get(f"http://127.0.0.1:{server.port}/")
+                self.wait(lambda: self.get("model").text == "talker")
+                return [self.get(name).get_property("value") for name in names]
+
+        self.assertEqual(fields(), ["0.7", "0.9", "0"])
+        self.assertEqual(fields(temperature=1, top_p=0.95), ["1", "0.95", "0"])
+        self.assertEqual(fields(do_sample=False, min_p=0.05), ["0", "0.9", "0.05"])
+
+    def test_a_field_that_was_changed_stays(self):
+        late = "window.fetch = (fetch => async (...all) => { await new Promise(go => window.go = go); return fetch(...all); })(fetch)"
+        script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": late})
+        with recommending(temperature=1.5, top_p=0.95) as server:
+            browser.get(f"http://127.0.0.1:{server.port}/")
+            browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+            self.open_options()
+            self.fill(temperature="0.25")
+            browser.execute_script("go()")
+            self.wait(lambda: self.get("model").text == "talker")
+            self.assertEqual([self.get(name).get_property("value") for name in ("temperature", "top_p")], ["0.25", "0.95"])
 
 
 class Chat(Page):
