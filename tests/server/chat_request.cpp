@@ -414,7 +414,8 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   };
   CHECK(wrong("{}") == "400 prompt: the body must have either prompt or messages");
   CHECK(wrong(hello(R"("prompt": "a")")) == "400 prompt: the body must have either prompt or messages");
-  CHECK(begins_with(wrong(R"({"prompt": 5})"), "400 prompt: "));
+  for (const char* prompt : {"5", "true", "[]", "[\"a\"]", "{}"})
+    CHECK(begins_with(wrong(fmt::format(R"({{"prompt": {}}})", prompt)), "400 prompt: "));
   CHECK(begins_with(wrong(R"({"messages": []})"), "400 messages: "));
   CHECK(begins_with(wrong(R"({"prompt": "a", "model": "other"})"), "404 model: "));
   const int size = tokenizer().vocab_size();

@@ -247,6 +247,12 @@ TEST_CASE("values that contradict each other are refused with 400") {
         "400 min_tokens: min_tokens is 17, but it must be at most 16, the value of max_tokens");
 }
 
+TEST_CASE("texts of equal prompts follow the first of them, in their order") {
+  CHECK(request(R"({"prompt": ["A", "B", "A"]})").texts_by_prompt() == std::vector<int>{0, 2, 1});
+  CHECK(request(R"({"prompt": ["A", "B", "B", "A"], "n": 2})").texts_by_prompt() ==
+        std::vector<int>{0, 1, 6, 7, 2, 3, 4, 5});
+}
+
 TEST_CASE("a whole number may be written with a point") {
   CHECK(request(R"({"prompt": [5.0, 7], "n": 2.0})").prompts() == Prompts{{5, 7}});
   CHECK(options(with(R"("top_k": 3.0, "seed": -1.0)")).sampling.top_k == 3);

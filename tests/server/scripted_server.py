@@ -97,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def chunk(self, part):
+        if isinstance(part, dict) and "choices" in part:
+            return part
         text, finish = (part, None) if isinstance(part, str) else (part.get("text", ""), part["finish_reason"])
         if self.path == "/v1/completions":
             logprobs = {"tokens": [text], "top_logprobs": [{text: -0.5, "other": -1.5}]} if text else None

@@ -455,7 +455,7 @@ class Stories(Page):
         self.idle()
         self.assertEqual(self.shown(), [("user", "One?"), ("assistant", "1")])
         self.assertEqual(browser.find_element(By.CSS_SELECTOR, ".note").text,
-                         "The answer was cut off after 1 tokens: the context is full.")
+                         "The answer was cut off after 1 token: the context is full.")
 
     def test_a_proxy_answers_with_a_page_of_its_own(self):
         for reply, said in ((html(502), "Status 502 Bad Gateway came instead of an answer."),
@@ -485,10 +485,17 @@ class Stories(Page):
         self.say("Two?")
         self.assertEqual((self.box(), self.failure()), ("Two?", ""), "more than the context is not sent")
         self.get("question").clear()
-        self.fill(max_tokens="2")
-        self.ask("Two?", "1", "2", LENGTH)
-        self.assertEqual(self.server.requests[-1].body["max_tokens"], 2)
-        self.assertEqual(browser.find_elements(By.CSS_SELECTOR, ".note")[-1].text, "The answer was cut off after 2 tokens.")
+        for most, words in ((2, ("1", "2")), (1, ("1",))):
+            self.fill(max_tokens=str(most))
+            self.ask("Two?", *words, LENGTH)
+            self.assertEqual(self.server.requests[-1].body["max_tokens"], most)
+            self.assertEqual(browser.find_elements(By.CSS_SELECTOR, ".note")[-1].text,
+                             f"The answer was cut off after {most} token{'s' * (most > 1)}.")
+
+    def test_an_event_without_a_choice_adds_nothing(self):
+        """A proxy may add the count of tokens, as OpenAI does when it is asked to."""
+        self.ask("One?", "1", {"choices": [], "usage": {"completion_tokens": 1}}, "2", STOP)
+        self.assertEqual((self.shown()[-1], self.failure()), (("assistant", "12"), ""))
 
     def test_each_option_is_sent_and_an_invalid_one_is_refused(self):
         keys = {"max_tokens": 7, "temperature": 0.25, "top_p": 0.5, "min_p": 0.125, "seed": -3}

@@ -39,17 +39,43 @@ class Families(unittest.TestCase):
         return json.loads(self.program(*arguments).stdout)["sequences"][0]
 
     def check(self, step, model, text, ids, greedy):
-        sequence = self.sequence(step, model, text, "--max-new-tokens", len(greedy),
-                                 *(["--ignore-eos"] if int(step.partition("-")[0]) > 1 else []))
+        done = self.program(step, model, text, "--max-new-tokens", len(greedy),
+                            *(["--ignore-eos"] if int(step.partition("-")[0]) > 1 else []))
+        sequence = json.loads(done.stdout)["sequences"][0]
         self.assertEqual((sequence["prompt_token_ids"], sequence["token_ids"]), (ids, greedy))
+        return done
 
     def test_each_step_runs_a_llama_with_shared_key_heads(self):
+        config = json.loads((FAMILIES / "llama-3/config.json").read_text())
+        one_text = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+        one_text *= config["max_position_embeddings"]
         for step in STEPS:
             if step.name in OTHERS:
                 continue
             for case in cases("llama-3")[:2]:
                 with self.subTest(step.name, text=case[0]):
-                    self.check(step.name, FAMILIES / "llama-3", *case)
+                    done = self.check(step.name, FAMILIES / "llama-3", *case)
+                    self.assertNotIn(" does nothing", done.stderr)
+                    if int(step.number) != 13:  # whose cache grows
+                        cache = json.loads(done.stdout)["stats"]["cache_allocated_bytes"]
+                        self.assertEqual(cache, one_text if int(step.number) > 13 else 0, "the cache has one text")
+
+    def test_a_cache_of_blocks_holds_as_many_whole_texts_as_there_are_at_a_time(self):
+        """Unless an option says otherwise. Texts of 4, 12 and 8 tokens take 12 passes, with two slots or three."""
+        file = Path(self.enterContext(tempfile.TemporaryDirectory())) / "requests.jsonl"
+        file.write_text("".join(json.dumps({"prompt": prompt, "max_new_tokens": length}) + "\n"
+                                for prompt, length in (("The wolf", 4), ("A fox", 12), ("The king", 8))))
+        for step in STEPS:
+            if step.number not in ("54", "60", "61", "62", "63", "64", "65"):
+                continue
+            for most, slots in ((2, 2), (8, 3)):
+                with self.subTest(step.name, most=most):
+                    done = call(BUILD / "steps" / step.name, "--model", ROOT / "models/tales-1m", "--device", "cpu",
+                                "--ignore-eos", "--max-batch-size", most, "--requests", file)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertIn(" tokens/s, 2.0 rows a pass;", done.stderr)
+                    if step.number > "60":
+                        self.assertIn(f"at most {slots} of {32 * slots} blocks taken", done.stderr)
 
     def test_any_of_several_tokens_ends_a_text(self):
         """Here the fourth of the greedy text; where the shortest length is above, neither comes."""
