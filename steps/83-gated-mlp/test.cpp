@@ -37,6 +37,14 @@ TEST_CASE("a norm has mean 0 and variance 1") {
   CHECK(layer_norm({-1, 1}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside the root
 }
 
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
+  const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
+  CHECK(x[0] == doctest::Approx(std::cos(5.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(5.0)));
+  CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
 TEST_CASE("the logits after a text are those that transformers computes") {
   PlainModel plain(reference_model("olmo"));
   CHECK(difference_from_reference("olmo", [&](const auto& text) { return plain.logits(text); }) < 1e-4);

@@ -24,6 +24,14 @@ TEST_CASE("a norm has a mean square of 1 before its gain, and keeps the mean") {
   CHECK(rms_norm({0, 0}, {1, 1}, 1e-5f) == Vector{0, 0});
 }
 
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
+  const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
+  CHECK(x[0] == doctest::Approx(std::cos(5.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(5.0)));
+  CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
 TEST_CASE("the logits after a text are those that transformers computes") {
   PlainModel plain(reference_model("llama-2"));
   CHECK(difference_from_reference("llama-2", [&](const auto& text) { return plain.logits(text); }) < 1e-4);

@@ -48,6 +48,14 @@ TEST_CASE("the residual stream after each stage is that of transformers") {
   }
 }
 
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
+  const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
+  CHECK(x[0] == doctest::Approx(std::cos(5.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(5.0)));
+  CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
 TEST_CASE("the logits after a text are those that transformers computes, for all relatives of Llama") {
   for (const std::string& family : kRelatives) {
     CAPTURE(family);

@@ -85,6 +85,14 @@ TEST_CASE("the same holds for models without scaling") {
   }
 }
 
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
+  const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000, {});
+  CHECK(x[0] == doctest::Approx(std::cos(5.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(5.0)));
+  CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
 TEST_CASE("the logits after a text are the engine's, far beyond the original context of 64 positions") {
   for (const std::string& path : {reference_folder("llama-3"), find_model("tales-gqa-1m").string()}) {
     CAPTURE(path);

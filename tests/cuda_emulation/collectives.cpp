@@ -536,6 +536,15 @@ TEST_CASE("ranks on a CPU and on a GPU are refused") {
   }
 }
 
+TEST_CASE("whole blocks may be on different kinds of devices") {
+  nccl_stand_in::begin();
+  const auto errors = on_ranks(2, [](TurningRanks& ranks) {
+    Model::load(find_model("tales-llama-1m"), ranks.rank() == 0 ? make_cuda_device() : make_cpu_device(1),
+                DType::kFloat32, ranks, Split::kBlocks);
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
 TEST_CASE("a GPU that is not linked, and a CPU, refuse what needs others") {
   for (const bool gpu : {true, false}) {
     const std::unique_ptr<Device> device = gpu ? make_cuda_device() : make_cpu_device(1);

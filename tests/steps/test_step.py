@@ -103,7 +103,7 @@ class Show(Scratch):
 
     def test_wrong_usage(self):
         for arguments, words in {
-            (): "COMMAND", ("frobnicate",): "frobnicate", ("diff",): "STEP", ("diff", "9"): "There is no step '9'",
+            (): "COMMAND", ("frobnicate",): "frobnicate", ("frobnicate", "--x"): "invalid choice: 'frobnicate'", ("diff",): "STEP", ("diff", "9"): "There is no step '9'",
             ("diff", "2", "1"): "does not come after", ("diff", "2", "2"): "does not come after",
             ("diff", "02-x"): "steps:\n  01-a    02-b-c  03-d\n", ("diff", "2", "--colour"): "--colour",
             ("check",): "no practice folder", ("check", "2"): "does not exist yet", ("check", "/"): "not a practice folder",

@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import os
+import re
 import tempfile
 import threading
 import zipfile
@@ -357,6 +358,11 @@ class Download(Limited):
         for name in ("smollm2-135m-instruct", "qwen3-0.6b", "llama-3.2-1b-instruct", "pythia-160m", "tinyllama-1.1b-chat"):
             self.assertRegex(shown.getvalue(), rf"(?m)^{name} .* MB .*/")
         self.assertRegex(shown.getvalue(), r"(?m)^llama-3.2-1b-instruct .*gated$")
+        sizes = {}  # bytes a parameter; a name has the number of parameters, rounded
+        for name, number, unit, size in re.findall(r"(?m)^(\S+-(\d+(?:\.\d+)?)([mb])\b\S*) .*?(\d+) MB", shown.getvalue()):
+            sizes[name] = int(size) / (float(number) * {"m": 1, "b": 1000}[unit])
+        self.assertGreater(len(sizes), 10)
+        self.assertEqual({name: size for name, size in sizes.items() if not 1.9 < size < 2.6}, {})
 
     # ── A model in a Python package ──
 
