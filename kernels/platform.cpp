@@ -64,6 +64,18 @@ int processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+std::size_t memory_size() {
+#ifdef _WIN32
+  MEMORYSTATUSEX status;
+  status.dwLength = sizeof status;
+  return GlobalMemoryStatusEx(&status) != 0 ? static_cast<std::size_t>(status.ullTotalPhys) : SIZE_MAX;
+#else
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  return pages > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE))
+                   : SIZE_MAX;
+#endif
+}
+
 std::shared_ptr<void> allocate(std::size_t bytes) {
   // A product reads its weights once from end to end, and looking up 4 KiB pages would cost much of the
   // memory bandwidth.

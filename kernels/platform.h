@@ -15,6 +15,9 @@ namespace staircase::platform {
 /// How many processors this process may run on: taskset and containers restrict them.
 int processors();
 
+/// Bytes of memory that this machine has; some systems reserve more than that without a word.
+std::size_t memory_size();
+
 /// At least `bytes` of memory: huge pages if it fills one, otherwise whole cache lines. Throws
 /// std::bad_alloc.
 std::shared_ptr<void> allocate(std::size_t bytes);

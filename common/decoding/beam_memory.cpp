@@ -2,26 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <new>
-
 #include "common/base/error.h"
 #include "common/base/message.h"
 #include "common/decoding/memory_estimate.h"
 #include "kernels/platform.h"
 
 namespace staircase {
-namespace {
-
-/// Whether the system would reserve that much memory.
-bool can_have(std::size_t bytes) {
-  try {
-    return platform::allocate(bytes) != nullptr;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 std::int64_t beam_rows(const ModelConfig& config, int num_beams, int max_new_tokens) {
   std::int64_t texts = 1;
@@ -40,11 +26,11 @@ void limit_beams(OptionSink& sink, const int& num_beams, const int& max_new_toke
     if (rows <= 1) return;
     const std::size_t bytes = row_bytes(config, rows, 1), more = row_bytes(config, rows, 2) - bytes;
     const auto mebibytes = [](std::size_t size) { return static_cast<double>(size) / (1 << 20); };
-    if (!can_have(bytes)) {
+    if (bytes > platform::memory_size()) {
       throw UsageError(
-          "--num-beams is {}, but their next tokens alone need {:.0f} MiB, more than this machine has; use "
-          "fewer",
-          num_beams, mebibytes(bytes));
+          "--num-beams is {}, but their next tokens alone need {:.0f} MiB, more than the {:.0f} MiB of this "
+          "machine; use fewer",
+          num_beams, mebibytes(bytes), mebibytes(platform::memory_size()));
     }
     say(fmt::format("by formula: {} beams need {:.1f} MiB for a token each, {:.1f} MiB for each further one",
                     rows, mebibytes(bytes), mebibytes(more)));
