@@ -162,8 +162,33 @@ inline void (*on_fence)() = nullptr;
 inline void (*on_atomic)(const void* flag) = nullptr;
 inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
 inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
-inline void (*on_request)(const void* from, std::size_t bytes) = nullptr;
 inline void (*on_barrier)() = nullptr;
+
+/// What a thread asks of memory. kStream: a load past the L1 cache, of what nothing else reads.
+enum class Access { kLoad, kStream, kStore };
+enum class Memory { kGlobal, kShared };
+
+/// counters.h hears of each access. `instruction` is where it is in the program: the lanes of a warp that
+/// execute it together make one request.
+inline void (*on_request)(Access, Memory, const void* address, std::size_t bytes,
+                          const void* instruction) = nullptr;
+inline void (*on_kernel)(const void* kernel, dim3 grid, dim3 block) = nullptr;
+
+/// An instruction that reports itself to counters.h: while this lives, what it consists of is not counted.
+class CountedAsOne {
+ public:
+  CountedAsOne() : listener_(std::exchange(on_request, nullptr)) {}
+  CountedAsOne(const CountedAsOne&) = delete;
+  ~CountedAsOne() { on_request = listener_; }
+
+  void count(Access access, Memory memory, const void* address, std::size_t bytes,
+             const void* instruction) const {
+    if (listener_ != nullptr) listener_(access, memory, address, bytes, instruction);
+  }
+
+ private:
+  decltype(on_request) listener_;
+};
 
 /// How often the host has waited for a stream until it was empty.
 inline std::uint64_t waits = 0;
@@ -527,8 +552,12 @@ __attribute__((no_sanitize("thread"))) inline unsigned atomicInc(unsigned* addre
 
 /// For memory that no kernel writes while this one runs.
 template <typename T>
-__attribute__((no_sanitize("thread"))) T __ldg(const T* from) {
+__attribute__((noinline, no_sanitize("thread"))) T __ldg(const T* from) {
   if (cuda_emulation::on_constant_read != nullptr) cuda_emulation::on_constant_read(from, sizeof(T));
+  if (cuda_emulation::on_request != nullptr) {
+    cuda_emulation::on_request(cuda_emulation::Access::kLoad, cuda_emulation::Memory::kGlobal, from,
+                               sizeof(T), __builtin_return_address(0));
+  }
   return *from;
 }
 

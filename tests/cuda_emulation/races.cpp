@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "tests/cuda_emulation/counters.h"
 #include "tests/cuda_emulation/kernels.h"
 
 extern __shared__ float4 dynamic_shared_memory[];
@@ -285,6 +286,73 @@ TEST_CASE("blocks may not write to one place, but to neighbouring bytes, and the
   in_every_order([] {
     CHECK(contains(race_of_blocks({write_one_place}), "writes " + kWrittenElsewhere));
     CHECK(race_of_blocks({write_neighbouring_bytes, read_all, write_neighbouring_bytes}) == "");
+  });
+}
+
+// ── Counters ──
+
+__global__ void read_apart(const float* from, int distance, float* to) {
+  const float early = __ldg(from);
+  cudaGridDependencySynchronize();
+  to[threadIdx.x] = from[static_cast<int>(threadIdx.x) * distance] + early;
+}
+
+/// The counters of one launch with 32 threads, which may begin before the kernel before has ended.
+template <typename... Parameters, typename... Arguments>
+cuda_emulation::CountedLaunch counted(void (*kernel)(Parameters...), Arguments... arguments) {
+  cudaLaunchAttribute overlap{cudaLaunchAttributeProgrammaticStreamSerialization, {1}};
+  cudaLaunchConfig_t config;
+  config.blockDim = dim3(32);
+  config.dynamicSmemBytes = 32 * 33 * sizeof(float);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  cuda_emulation::Counters counters;
+  CHECK(fault_of(config, kernel, arguments...) == "");
+  return counters.launches().at(0);
+}
+
+TEST_CASE("counters know the sectors of a request, and what comes before the wait") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 32 * 33 * sizeof(float)) == cudaSuccess);
+  auto* const from = static_cast<float*>(memory);
+  std::fill_n(from, 32 * 33, 1.0f);
+  in_every_order([&] {
+    for (const auto& [distance, sectors] : {std::pair{1, 4u}, {2, 8u}, {8, 32u}, {32, 32u}}) {
+      const auto c = counted(read_apart, from, distance, from + 32 * 32);
+      CHECK(c.blocks == 1);
+      CHECK(c.loads.requests == 2);
+      CHECK(c.loads.bytes == 2 * 128);
+      CHECK(c.loads.early_bytes == 128);
+      CHECK(c.loads.sectors == 1 + sectors);
+      CHECK(c.loads.least_sectors == 1 + 4);
+      CHECK(c.stores.sectors == 4);
+      CHECK(c.shared_requests == 0);
+    }
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
+template <typename T>
+__global__ void write_apart(unsigned distance) {
+  reinterpret_cast<T*>(dynamic_shared_memory)[threadIdx.x * distance] = T{};
+  __syncthreads();
+  cudaGridDependencySynchronize();
+}
+
+TEST_CASE("counters know how often a bank of shared memory makes lanes wait") {
+  in_every_order([] {
+    CHECK(counted(write_apart<int>, 1).conflicts == 0);
+    CHECK(counted(write_apart<int>, 2).conflicts == 1);
+    CHECK(counted(write_apart<int>, 32).conflicts == 31);
+    CHECK(counted(write_apart<int>, 33).conflicts == 0);
+    // All lanes want one word.
+    CHECK(counted(write_apart<int>, 0).conflicts == 0);
+    // 16 bytes go to eight lanes at a time, 8 bytes to 16.
+    CHECK(counted(write_apart<float4>, 1).conflicts == 0);
+    CHECK(counted(write_apart<float4>, 2).conflicts == 4);
+    CHECK(counted(write_apart<float2>, 2).conflicts == 2);
+    CHECK(counted(write_apart<float4>, 1).shared_requests == 1);
+    CHECK(counted(write_apart<float4>, 1).barriers == 1);
   });
 }
 

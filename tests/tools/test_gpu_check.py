@@ -88,7 +88,7 @@ class StandIns(Limited):
 
     def program(self, name, text):
         file = self.folder / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
         file.chmod(0o755)
         return file
@@ -132,6 +132,28 @@ class Limits(StandIns):
             check.run(program, log=self.folder / "log")
         self.assertEqual((self.folder / "log").read_text(), "tf32 0\n")
         self.assertIn("tf32 0", self.said.getvalue())
+
+
+class Counters(StandIns):
+    def counters(self, text, status):
+        program = self.program(f"build/{check.COUNTERS}", f"#!/bin/sh\necho '{text}'\nexit {status}\n")
+        with mock.patch.object(check, "ROOT", self.folder), mock.patch.object(check, "library", lambda script: True), \
+                mock.patch.object(sys, "argv", ["gpu-check", "--counters"]), contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertTrue(program.exists())
+            try:
+                check.main()
+            except check.Failure as failure:
+                return said.getvalue(), str(failure)
+            return said.getvalue(), None
+
+    def test_the_table_is_printed_without_a_gpu(self):
+        self.assertEqual(self.counters("[doctest]\n| a | b |\n|---|---|\n===", 0), ("| a | b |\n|---|---|\n", None))
+
+    def test_a_kernel_beyond_its_limits_fails_and_is_shown(self):
+        table, failure = self.counters("| a | b |\ncounters.cpp:1: ERROR: CHECK( sectors_read <= 1 )\n  values: 2", 1)
+        self.assertEqual(table, "| a | b |\n")
+        self.assertRegex(failure, "^a kernel asks more of memory than tests/cuda_emulation/counters.cpp allows")
+        self.assertIn("values: 2", self.said.getvalue())
 
 
 class Sanitizer(StandIns):

@@ -544,6 +544,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
   cuda_emulation::enqueue(config->stream,
                           [kernel, values, grid, block, overlaps, shared_bytes = config->dynamicSmemBytes] {
+                            if (cuda_emulation::on_kernel != nullptr) {
+                              cuda_emulation::on_kernel(reinterpret_cast<const void*>(kernel), grid, block);
+                            }
                             cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps,
                                                                [&] { std::apply(kernel, values); });
                           });

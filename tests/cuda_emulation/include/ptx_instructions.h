@@ -56,9 +56,13 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 /// of matrix m, 16 bytes, and gets of each matrix two neighbours of row lane / 4, or of column lane / 4 with
 /// .trans.
 template <bool kTransposed>
-void ldmatrix_x4(unsigned (&to)[4], const void* row,
-                 cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+__attribute__((noinline)) void ldmatrix_x4(unsigned (&to)[4], const void* row,
+                                           cuda_emulation::Place where = {__builtin_FILE(),
+                                                                          __builtin_LINE()}) {
   const auto rows = cuda_emulation::processor.gather(reinterpret_cast<std::uintptr_t>(row), where);
+  const cuda_emulation::CountedAsOne as_one;
+  as_one.count(cuda_emulation::Access::kLoad, cuda_emulation::Memory::kShared, row, 16,
+               __builtin_return_address(0));
   const unsigned group = cuda_emulation::lane() / 4, place = cuda_emulation::lane() % 4 * 2;
   for (unsigned m = 0; m < 4; ++m) {
     unsigned bits[2];
@@ -75,15 +79,22 @@ inline float ex2_approx_ftz(float x) {
 }
 
 /// ld.global.nc.L1::no_allocate.v4.u32
-__attribute__((no_sanitize("thread"))) inline void ld_global_nc_no_allocate(unsigned (&to)[4],
-                                                                            const void* from) {
+__attribute__((noinline, no_sanitize("thread"))) inline void ld_global_nc_no_allocate(unsigned (&to)[4],
+                                                                                      const void* from) {
   if (cuda_emulation::on_constant_read != nullptr) cuda_emulation::on_constant_read(from, sizeof to);
-  if (cuda_emulation::on_request != nullptr) cuda_emulation::on_request(from, sizeof to);
+  if (cuda_emulation::on_request != nullptr) {
+    cuda_emulation::on_request(cuda_emulation::Access::kStream, cuda_emulation::Memory::kGlobal, from,
+                               sizeof to, __builtin_return_address(0));
+  }
   std::memcpy(to, from, sizeof to);
 }
 
 /// cp.async.cg.shared.global of 16 bytes
-inline void cp_async_16(void* to, const void* from) {
+__attribute__((noinline)) inline void cp_async_16(void* to, const void* from) {
+  const cuda_emulation::CountedAsOne as_one;
+  const void* const here = __builtin_return_address(0);
+  as_one.count(cuda_emulation::Access::kStream, cuda_emulation::Memory::kGlobal, from, sizeof(uint4), here);
+  as_one.count(cuda_emulation::Access::kStore, cuda_emulation::Memory::kShared, to, sizeof(uint4), here);
   cuda_emulation::processor.begin_copy(to, *static_cast<const uint4*>(from));
 }
 
@@ -93,5 +104,6 @@ inline void cp_async_commit_group() {
 
 template <unsigned kNewest>
 void cp_async_wait_group() {
+  const cuda_emulation::CountedAsOne counted_already;
   cuda_emulation::processor.wait_for_copies(kNewest);
 }
