@@ -3,7 +3,8 @@
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations. The weights are read once: 4
 // · in · out bytes, or half of that in 16 bits, about a quarter in 8 and a seventh in 4.
 //
-// One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 8192 inputs.
+// One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 28,672 inputs, in float32
+// 16,384, and in 8 and 4 bits 32,768.
 //
 // Up to 32 rows with bfloat16 weights go to tensor cores, and the weights are still read once
 // (rows_on_tensor_cores.cuh).
@@ -286,22 +287,26 @@ struct OneRow {
   static constexpr int kBytes = kLoads * 16 * kColumnsOfOutput;  // of weights, for an output
   /// At least 48 bytes in flight for each thread.
   static constexpr int kOutputs = kBytes <= 16 ? 4 : kBytes <= 32 ? 2 : 1;
-  /// Registers of a thread that hold x and weights. It needs some 50 more, and a multiprocessor has 65,536.
+  static constexpr int kThreads = kTeamThreads<kLanes>;
+  /// Registers of a thread that hold x and weights. It needs 44 more or some spill, and uses up to 60.
   static constexpr int kHeld = kFloats + kOutputs * kBytes / 4;
-  static constexpr int kResident = kHeld <= 40 ? 6 : kHeld <= 50 ? 5 : kHeld <= 64 ? 4 : kHeld <= 100 ? 3 : 2;
+  static constexpr bool kFits = kHeld + 44 <= 65536 / kThreads;  // the registers of a multiprocessor
+  /// Blocks of a multiprocessor, if they have kMatvecThreads threads.
+  static constexpr int kSmall = kHeld <= 40 ? 6 : kHeld <= 50 ? 5 : kHeld <= 64 ? 4 : kHeld <= 100 ? 3 : 2;
+  static constexpr int kResident = std::max(kSmall * kMatvecThreads / kThreads, 1);
 
   static void start(const Tensor& x, const Norm& norm, const WeightRows<Stored>& weights,
                     std::int64_t results, const Store& store, int multiprocessors, Stream stream) {
-    const std::int64_t needed = divide_up<std::int64_t>(results, kMatvecThreads / kLanes * kOutputs),
+    const std::int64_t needed = divide_up<std::int64_t>(results, kThreads / kLanes * kOutputs),
                        wave = std::int64_t{multiprocessors} * kResident;
-    launch("linear was started", stream, blocks(std::min(needed, wave)), kMatvecThreads, 0,
+    launch("linear was started", stream, blocks(std::min(needed, wave)), kThreads, 0,
            multiply_one_row<kLanes, kLoads, kOutputs, kResident, Stored, Store>, x.data<float>(),
            RowNorm(norm), weights, static_cast<int>(x.dim(1)), static_cast<int>(results), store);
   }
 };
 
 /// norm(x) W for one row. Returns false, and does nothing, for rows that no kernel has registers for or that
-/// are no multiple of a load.
+/// are not aligned to a load.
 template <typename Store>
 bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, int multiprocessors,
              Stream stream) {
@@ -309,15 +314,17 @@ bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Stor
   bool taken = false;
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
     constexpr int kInputs = kInputsOfLoad<Stored>;
-    if (in % kInputs != 0) return;
+    if (in % (Format<Stored>::kScaled ? 4 : kInputs) != 0) return;
     std::int64_t results = weight.out_features;
     if constexpr (kTakesPairs<Store>) results = store.width;
     const auto take = [&]<int kLanes, int kFloats>() {
       if constexpr (kFloats % kInputs == 0 && kFloats / kInputs <= 8) {
-        if (taken || in > kLanes * kFloats) return;
-        OneRow<kLanes, kFloats, Stored, Store>::start(x, norm, weights, results, store, multiprocessors,
-                                                      stream);
-        taken = true;
+        using Shape = OneRow<kLanes, kFloats, Stored, Store>;
+        if constexpr (Shape::kFits) {
+          if (taken || in > kLanes * kFloats) return;
+          Shape::start(x, norm, weights, results, store, multiprocessors, stream);
+          taken = true;
+        }
       }
     };
     take.template operator()<kWarp, 24>();
@@ -326,6 +333,14 @@ bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Stor
     take.template operator()<kMatvecThreads, 24>();
     take.template operator()<kMatvecThreads, 32>();
     take.template operator()<kMatvecThreads, 64>();
+    if constexpr (kInputs == 4) {  // 64 floats of weights beside 64 of x are too many registers
+      take.template operator()<2 * kMatvecThreads, 32>();
+      take.template operator()<4 * kMatvecThreads, 32>();
+    } else {
+      take.template operator()<2 * kMatvecThreads, 64>();
+      take.template operator()<4 * kMatvecThreads, 56>();
+      take.template operator()<4 * kMatvecThreads, 64>();
+    }
   });
   return taken;
 }

@@ -12,7 +12,9 @@
 // The weights depend on no kernel. So they are requested before the wait for the kernel before, and travel
 // while it ends. x comes after the wait: its length is 1/out of the weights', and each thread has its own
 // part of it in registers as well, normalized there. kLanes threads share an output: a warp, which sums by
-// shuffles without a barrier, or, for longer rows, the whole block.
+// shuffles without a barrier, or, for longer rows, the whole block. The longest row of Llama 3 70B has 28,672
+// inputs. A block of 512 threads holds 56 of them each, and their weights in 28 registers more. A
+// multiprocessor has 128 registers for each of 512 threads.
 //
 // A few bits fill fewer registers, so kLanes threads then take several outputs at once.
 //
@@ -27,6 +29,10 @@
 namespace staircase::cuda {
 
 constexpr int kMatvecThreads = 128;
+
+/// Of a block: a block has a whole number of the teams that share an output.
+template <int kLanes>
+constexpr int kTeamThreads = kLanes > kMatvecThreads ? kLanes : kMatvecThreads;
 
 /// The weights that one thread loads at once: 16 bytes.
 template <typename Stored>
@@ -87,12 +93,13 @@ __device__ __forceinline__ float sum_of_lanes(float value) {
   if constexpr (kLanes == kWarp) {
     return warp_sum(value);
   } else {
-    static_assert(kLanes == kMatvecThreads);
+    static_assert(kLanes == kTeamThreads<kLanes>);
     return block_sum<kLanes>(value);
   }
 }
 
-/// A thread's part of norm(x), in registers.
+/// A thread's part of norm(x), in registers. Where a row of weights is padded to a whole group (weights.cuh),
+/// its last load may reach past the inputs: zeros of x meet them.
 template <typename Stored, int kLanes, int kLoads>
 __device__ __forceinline__ void load_normalized(const float* x, const RowNorm& norm, int lane, int in,
                                                 float (&own)[kLoads * kInputsOfLoad<Stored>]) {
@@ -104,10 +111,15 @@ __device__ __forceinline__ void load_normalized(const float* x, const RowNorm& n
       const int first = (l * kLanes + lane) * kInputs;
       if (first < in) {
 #pragma unroll
-        for (int v = 0; v < kInputs; v += kAtOnce) use(l * kInputs + v, first + v);
+        for (int v = 0; v < kInputs; v += kAtOnce) {
+          if (!Format<Stored>::kScaled || first + v < in) use(l * kInputs + v, first + v);
+        }
       }
     }
   };
+  if constexpr (Format<Stored>::kScaled) {
+    for (float& value : own) value = 0.0f;
+  }
   for_each([&](int to, int from) {
     *reinterpret_cast<Vector<float, kAtOnce>*>(own + to) = load_vector<kAtOnce>(x + from);
   });
@@ -133,19 +145,19 @@ __device__ __forceinline__ void load_normalized(const float* x, const RowNorm& n
   });
 }
 
-/// One row, normalized or not, times all weights. `in` must be a multiple of kInputsOfLoad, and at most
-/// kLanes · kLoads of these. kLanes threads take kOutputs outputs at a time; of a gated product, the columns
-/// of the gate and those that they gate.
+/// One row, normalized or not, times all weights. `in` must be a multiple of kInputsOfLoad, or of 4 where
+/// weights share scales, and at most kLanes · kLoads · kInputsOfLoad. kLanes threads take kOutputs outputs at
+/// a time; of a gated product, the columns of the gate and those that they gate.
 template <int kLanes, int kLoads, int kOutputs, int kResident, typename Stored, typename Store>
-__global__ __launch_bounds__(kMatvecThreads, kResident) void multiply_one_row(const float* x, RowNorm norm,
-                                                                              WeightRows<Stored> weight,
-                                                                              int in, int results,
-                                                                              Store store) {
+__global__ __launch_bounds__(kTeamThreads<kLanes>,
+                             kResident) void multiply_one_row(const float* x, RowNorm norm,
+                                                              WeightRows<Stored> weight, int in, int results,
+                                                              Store store) {
   constexpr bool kPairs = kTakesPairs<Store>;
   constexpr int kColumns = kPairs ? 2 * kOutputs : kOutputs;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int team = static_cast<int>(blockIdx.x * kMatvecThreads + threadIdx.x) / kLanes;
-  const int step = static_cast<int>(gridDim.x) * (kMatvecThreads / kLanes) * kOutputs;
+  const int team = static_cast<int>(blockIdx.x * kTeamThreads<kLanes> + threadIdx.x) / kLanes;
+  const int step = static_cast<int>(gridDim.x) * (kTeamThreads<kLanes> / kLanes) * kOutputs;
 
   // Outputs past the end repeat the last one, to avoid a branch in the loop.
   const auto column_of = [&](int first, int c) {

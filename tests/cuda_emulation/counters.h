@@ -1,7 +1,7 @@
 // Counts what kernels ask of memory, which decides how fast they are where bandwidth is the limit.
 //
 // The lanes of a warp that execute an instruction together make one *request*. Global memory delivers whole
-// sectors of 32 bytes, so a request costs as many of these as its lanes touch:
+// sectors of 32 bytes, so its cost is the number that they touch:
 //
 //     lane 0 1 2 .. 31 read neighbours of 4 bytes     128 bytes in  4 sectors, the least possible
 //     lane 0 1 2 .. 31 read 4 bytes, 128 bytes apart  128 bytes in 32 sectors, eight times as many

@@ -66,7 +66,11 @@ struct Product {
 
 /// Widths at the edges of what a thread holds: for each type, the last of an instance and the first of the
 /// next.
-constexpr std::size_t kWidths[] = {32, 768, 800, 1024, 1056, 2048, 2080, 3072, 3104, 4096, 4128, 8192, 8224};
+constexpr std::size_t kWidths[] = {32,   768,  800,  1024,  1056,  2048,  2080,  3072,  3104, 4096,
+                                   4128, 8192, 8224, 16384, 16416, 28672, 28704, 32768, 32800};
+
+/// Rows that end within a load, or within the alignment of one; the last two of each four are prime numbers.
+constexpr std::size_t kOddWidths[] = {36, 104, 37, 101, 8196, 8200, 8191, 8209, 14340, 28668, 14347, 28669};
 
 constexpr NormKind kKinds[] = {NormKind::kNone, NormKind::kLayer, NormKind::kRms};
 
@@ -74,9 +78,12 @@ TEST_CASE("a row alone has the product that it has among others, in every width 
   on_every_device([](Device& device) {
     for (const DType dtype : kAllTypes) {
       for (std::size_t i = 0; i < std::size(kWidths); ++i) {
-        Product{kWidths[i], 7, dtype, kKinds[i % 3]}.check(device);
+        Product{kWidths[i], kWidths[i] > 8192 ? 2u : 7u, dtype, kKinds[i % 3]}.check(device);
+        if (kWidths[i] > 16416) continue;  // no model gates as wide a row
         Product{kWidths[i], 32, dtype, kKinds[(i + 1) % 3], Epilogue::kSiluGate}.check(device);
       }
+      for (std::size_t i = 0; i < std::size(kOddWidths); ++i)
+        Product{kOddWidths[i], 2, dtype, kKinds[(i + i / 4) % 3]}.check(device);
       for (const Epilogue epilogue : {Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd})
         Product{96, 33, dtype, NormKind::kLayer, epilogue}.check(device);
     }
@@ -118,6 +125,42 @@ cuda_emulation::CountedLaunch counted(const Product& product, std::size_t rows =
   return result;
 }
 
+TEST_CASE("a row has the kernel whose threads can hold it, and the kernel for a few rows if there is none") {
+  const auto kernel_of = [](DType dtype, std::size_t in, Epilogue epilogue = Epilogue::kStore) {
+    const std::string name = counted({in, 32, dtype, NormKind::kNone, epilogue}).kernel;
+    return name.substr(0, name.find(',', name.find(',') + 1));  // with the lanes and loads of an output
+  };
+  const std::string few = "multiply_few_rows<1, ";
+  // Widths of GPT-2, Llama 3 and Gemma, and those beside the limit of a kernel.
+  CHECK(kernel_of(DType::kBFloat16, 768) == "multiply_one_row<32, 3");
+  CHECK(kernel_of(DType::kBFloat16, 1600) == "multiply_one_row<32, 8");
+  CHECK(kernel_of(DType::kBFloat16, 6400) == "multiply_one_row<128, 8");
+  CHECK(kernel_of(DType::kBFloat16, 8192) == "multiply_one_row<128, 8");
+  CHECK(kernel_of(DType::kBFloat16, 8200) == "multiply_one_row<256, 8");
+  CHECK(kernel_of(DType::kFloat16, 14336) == "multiply_one_row<256, 8");
+  CHECK(kernel_of(DType::kBFloat16, 16384, Epilogue::kSiluGate) == "multiply_one_row<256, 8");
+  CHECK(kernel_of(DType::kBFloat16, 28672) == "multiply_one_row<512, 7");
+  CHECK(kernel_of(DType::kBFloat16, 28680).starts_with(few));
+  CHECK(kernel_of(DType::kBFloat16, 8193).starts_with("multiply_few_rows<8, 1"));
+  CHECK(kernel_of(DType::kFloat32, 6400) == "multiply_one_row<256, 8");
+  CHECK(kernel_of(DType::kFloat32, 14336) == "multiply_one_row<512, 8");
+  CHECK(kernel_of(DType::kFloat32, 16388).starts_with(few));
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    const int loads = dtype == DType::kInt8 ? 2 : 1;  // of 32 inputs
+    const auto own = [&](int lanes, int inputs) {
+      return "multiply_one_row<" + std::to_string(lanes) + ", " + std::to_string(inputs / 32 * loads);
+    };
+    INFO(to_string(dtype));
+    CHECK(kernel_of(dtype, 36) == own(32, 32));
+    CHECK(kernel_of(dtype, 8192) == own(128, 64));
+    CHECK(kernel_of(dtype, 8200) == own(256, 64));
+    CHECK(kernel_of(dtype, 28672) == own(512, 64));
+    CHECK(kernel_of(dtype, 32768) == own(512, 64));
+    CHECK(kernel_of(dtype, 32776).starts_with(few));
+    CHECK(kernel_of(dtype, 8193).starts_with("multiply_few_rows<8, 1"));
+  }
+}
+
 constexpr std::uint64_t kSector = cuda_emulation::Counters::kSector;
 
 TEST_CASE("a product of one row reads each weight once, in whole sectors, all of them before it waits") {
@@ -136,6 +179,23 @@ TEST_CASE("a row that a whole block shares passes two barriers for each of its s
   CHECK(c.streams.bytes == 3072 * 132 * 2);
   CHECK(c.streams.early_bytes == c.streams.bytes);
   CHECK(c.barriers == 132 * 2);
+}
+
+TEST_CASE(
+    "a row of Llama 3 is read once and before the wait as well, also where its loads end within a group") {
+  for (const auto& [in, dtype, row_bytes] :
+       {std::tuple<std::size_t, DType, std::size_t>{14336, DType::kBFloat16, 28672},
+        {28672, DType::kBFloat16, 57344},
+        {28672, DType::kInt8, 28672},
+        {8200, DType::kInt8, 8208},
+        {8200, DType::kInt4, 4112}}) {
+    const auto c = counted({in, 24, dtype});
+    CAPTURE(in);
+    INFO(to_string(dtype));
+    CHECK(c.streams.bytes == row_bytes * 24);
+    CHECK(c.streams.early_bytes == c.streams.bytes);
+    if (in != 8200) CHECK(c.streams.sectors * kSector == c.streams.bytes);
+  }
 }
 
 TEST_CASE("an output layer requests a wave of rows before it waits") {
