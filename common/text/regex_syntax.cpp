@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/quoted.h"
-#include "common/text/utf8.h"
+#include "common/text/code_points.h"
 
 namespace staircase {
 
@@ -14,30 +14,9 @@ namespace {
 
 using Kind = RegexPart::Kind;
 
-constexpr int kMaxParts = 50'000, kMaxDepth = 100, kNoLimit = -1;
+constexpr int kMaxParts = 50'000, kMaxDepth = 100, kNoLimit = RegexPart::kNoLimit;
 constexpr std::string_view kDigits = "0123456789";
 constexpr const char* kCounts = "a repetition is {2}, {2,} or {2,5}; write \\{ for the character";
-constexpr char32_t kLastCodePoint = 0x10FFFF;
-
-/// From the first to the last, both included.
-using CodePoints = std::vector<std::pair<char32_t, char32_t>>;
-
-/// All characters that are not in `set`.
-CodePoints all_but(CodePoints set) {
-  std::ranges::sort(set);
-  CodePoints others;
-  char32_t next = 0;
-  for (const auto& [first, last] : set) {
-    if (first > next) others.emplace_back(next, first - 1);
-    next = std::max<char32_t>(next, last + 1);
-  }
-  if (next <= kLastCodePoint) others.emplace_back(next, kLastCodePoint);
-  return others;
-}
-
-bool is_one(const CodePoints& set) {
-  return set.size() == 1 && set[0].first == set[0].second;
-}
 
 class Parser {
  public:
@@ -67,8 +46,13 @@ class Parser {
     return is_next;
   }
 
+  void count(int parts) {
+    made_ += parts;
+    if (made_ > kMaxParts) fail("it has more than 50000 parts when all repetitions are written out");
+  }
+
   RegexPart made(Kind kind, std::vector<RegexPart> parts = {}) {
-    if (++made_ > kMaxParts) fail("it has more than 50000 parts when all repetitions are written out");
+    count(1);
     return {kind, std::move(parts)};
   }
 
@@ -151,14 +135,8 @@ class Parser {
     else
       set = element();
     if (set.empty()) fail("no character fits these brackets");
-    RegexPart any = made(Kind::kChoice);
-    for (const auto& [first, last] : set) {
-      for (const std::vector<ByteRange>& form : utf8_ranges(first, last)) {
-        RegexPart& character = any.parts.emplace_back(made(Kind::kSequence));
-        for (const ByteRange& bytes : form) character.parts.emplace_back(made(Kind::kByte)).bytes = bytes;
-      }
-    }
-    return any.parts.size() == 1 ? any.parts[0] : any;
+    count(parts_of(set));
+    return any_of(set);
   }
 
   /// A set after its opening bracket.
@@ -222,15 +200,9 @@ class Parser {
 
   char32_t code_point() {
     if (rest_.empty()) fail("it ends too early");
-    std::size_t length = 1;
-    while (length < rest_.size() && (static_cast<unsigned char>(rest_[length]) & 0xC0) == 0x80) ++length;
-    const Utf8Run run = first_utf8_run(rest_.substr(0, length));
-    if (!run.valid || run.length != length) fail("it must be valid UTF-8");
-    // The lead byte of n bytes begins with n + 1 bits that say so.
-    char32_t c = static_cast<unsigned char>(rest_[0]) & (length == 1 ? 0x7F : 0xFF >> (length + 1));
-    for (std::size_t i = 1; i < length; ++i) c = c << 6 | (static_cast<unsigned char>(rest_[i]) & 0x3F);
-    rest_.remove_prefix(length);
-    return c;
+    const std::optional<char32_t> c = take_code_point(rest_);
+    if (!c) fail("it must be valid UTF-8");
+    return *c;
   }
 
   std::string_view pattern_, rest_;  // as a whole, and what has not been read

@@ -15,11 +15,15 @@ struct RegexPart {
     kFront,     ///< the same, but a text may stop before any of the parts
     kChoice,    ///< one of its parts
     kLoop,      ///< its only part, once or more
+    kRepeat,    ///< in grammars, for the two above: its only part, `least` to `most` times
+    kRule,      ///< in grammars: what the rule of number `rule` describes
   };
+  static constexpr int kNoLimit = -1;
 
   Kind kind;
   std::vector<RegexPart> parts = {};
   ByteRange bytes = {};
+  int least = 0, most = 0, rule = 0;
 };
 
 /// Reads these forms; a character of a set is any of Unicode:
@@ -31,10 +35,10 @@ struct RegexPart {
 ///     \d \w \s   \D \W \S          sets of ASCII, and all but these
 ///
 /// The tree has neither counts nor characters: `a{2,5}` is `aa` and a front of three `a`, and a character is
-/// the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as
-/// `\b`,
-/// `^`, `a*?`, `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 20,000
-/// parts, or more than 100 groups in one another.
+/// the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as `\b`, `^`,
+/// `a*?`,
+/// `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 50,000 parts, or more
+/// than 100 groups in one another.
 RegexPart parse_regex(std::string_view pattern);
 
 }  // namespace staircase

@@ -58,6 +58,8 @@ Texts texts(const RegexPart& part, std::size_t longest) {
       }
       return found;
     }
+    default:
+      FAIL("a regular expression has no such part");
   }
   return found;
 }
