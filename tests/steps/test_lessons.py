@@ -103,6 +103,7 @@ SHOWS = {
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
+    "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal
