@@ -18,7 +18,7 @@ constexpr std::size_t kMaxDepth = 32;
 /// Walks through a document before it is built, and stops at the first fault.
 class StrictCheck : public nlohmann::json_sax<json> {
  public:
-  explicit StrictCheck(std::string_view text) : text_(text) {}
+  StrictCheck(std::string_view text, std::size_t depth) : text_(text), depth_(depth) {}
   std::string fault;
 
   bool null() override { return true; }
@@ -51,8 +51,8 @@ class StrictCheck : public nlohmann::json_sax<json> {
  private:
   bool open() {
     keys_.emplace_back();
-    if (keys_.size() <= kMaxDepth) return true;
-    fault = fmt::format("nests JSON values more than {} deep", kMaxDepth);
+    if (keys_.size() <= depth_) return true;
+    fault = fmt::format("nests JSON values more than {} deep", depth_);
     return false;
   }
 
@@ -62,21 +62,31 @@ class StrictCheck : public nlohmann::json_sax<json> {
   }
 
   std::string_view text_;
+  std::size_t depth_;
   std::vector<std::unordered_set<std::string>> keys_;  // of every open object; an array has none
 };
 
-}  // namespace
-
-json parse_json_object(std::string_view text, const std::string& file) {
+void check(std::string_view text, const std::string& file, std::size_t depth) {
   // nlohmann's lexer takes a zero byte for the end of the text and would ignore the rest.
   if (const auto zero = text.find('\0'); zero != text.npos) {
     throw Error("{} is not valid JSON: byte {} is zero", file, zero);
   }
-  StrictCheck check(text);
+  StrictCheck check(text, depth);
   if (!json::sax_parse(text, &check)) throw Error("{} {}", file, check.fault);
+}
+
+}  // namespace
+
+json parse_json_object(std::string_view text, const std::string& file) {
+  check(text, file, kMaxDepth);
   json object = json::parse(text);
   if (!object.is_object()) throw Error("{} holds {}, not a JSON object", file, shown(object));
   return object;
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& file, std::size_t depth) {
+  check(text, file, depth);
+  return nlohmann::ordered_json::parse(text);
 }
 
 std::string quote(std::string_view text) {

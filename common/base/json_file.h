@@ -13,6 +13,9 @@ namespace staircase {
 /// than in any model's file. `file` is for the message.
 nlohmann::json parse_json_object(std::string_view text, const std::string& file);
 
+/// Parses `text` as any JSON value, nested at most `depth` deep; its keys keep their order. Throws as above.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& file, std::size_t depth);
+
 /// `text` in quotation marks for an error message: shortened, and on one line.
 std::string quote(std::string_view text);
 

@@ -1,6 +1,9 @@
 #include "common/text/code_points.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "common/text/utf8.h"
 
@@ -55,6 +58,38 @@ RegexPart any_of(const CodePoints& set) {
     }
   }
   return any.parts.size() == 1 ? any.parts[0] : any;
+}
+
+RegexPart bytes_of(std::string_view text) {
+  RegexPart all{Kind::kSequence};
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    all.parts.emplace_back(RegexPart{Kind::kByte}).bytes = {byte, byte};
+  }
+  return all;
+}
+
+RegexPart any_of_in_json(const CodePoints& set) {
+  const CodePoints needs_escape{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+  CodePoints plain;
+  RegexPart any{Kind::kChoice};
+  for (const auto& [first, last] : set) {
+    char32_t next = first;
+    for (const auto& [from, to] : needs_escape) {
+      if (from > next && std::min<char32_t>(from - 1, last) >= next)
+        plain.emplace_back(next, std::min<char32_t>(from - 1, last));
+      for (char32_t c = std::max(from, first); c <= std::min(to, last); ++c) {
+        const auto known = std::string_view("\b\f\n\r\t\"\\").find(static_cast<char>(c));
+        any.parts.push_back(bytes_of(known == std::string_view::npos
+                                         ? fmt::format("\\u{:04x}", static_cast<unsigned>(c))
+                                         : std::string{'\\', "bfnrt\"\\"[known]}));
+      }
+      next = std::max<char32_t>(next, to + 1);
+    }
+    if (next <= last) plain.emplace_back(next, last);
+  }
+  if (!plain.empty()) any.parts.push_back(any_of(plain));
+  return any;
 }
 
 }  // namespace staircase

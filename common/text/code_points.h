@@ -29,4 +29,10 @@ int parts_of(const CodePoints& set);
 /// A character of the set, as its bytes in UTF-8.
 RegexPart any_of(const CodePoints& set);
 
+/// A character of the set within a JSON string: itself, or the shortest escape where it needs one.
+RegexPart any_of_in_json(const CodePoints& set);
+
+/// The bytes of a text, one after another.
+RegexPart bytes_of(std::string_view text);
+
 }  // namespace staircase

@@ -15,9 +15,9 @@ namespace staircase {
 ///       | [^"\n] | "\x41\u00e9"       # all but a set; escapes: \n \r \t \" \\ \[ \] \x41 \u00e9 \U0001f98a
 ///
 /// A rule ends with its line, except in a group and after | and ::=. Throws UsageError with line and column
-/// for what cannot be read, for a rule that is missing or there twice, for one that begins with itself, and
-/// for a grammar that no finite text follows. Also for more than 50,000 parts, 100 groups in one another, and
-/// for a count above 50,000.
+/// for what cannot be read. Also for a rule that is missing or there twice. A rule that begins with itself
+/// is refused, and so is a grammar that no finite text follows. There are at most 50,000 parts and 100 groups
+/// in one another, and a count is at most 50,000.
 GrammarRules parse_grammar(std::string_view text);
 
 /// Reads a file with such rules; without a name, there are none. Throws also what read_file throws.

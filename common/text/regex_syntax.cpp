@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "common/base/error.h"
@@ -22,7 +23,9 @@ class Parser {
  public:
   explicit Parser(std::string_view pattern) : pattern_(pattern), rest_(pattern) {}
 
-  RegexPart whole() {
+  /// Without `any`, of a text as a whole; otherwise of a string in JSON.
+  RegexPart whole(const RegexPart* any = nullptr) {
+    any_ = any;
     RegexPart part = choice();
     if (!rest_.empty()) fail("this ) closes no (; write \\) for the character");
     return part;
@@ -71,8 +74,19 @@ class Parser {
   }
 
   RegexPart sequence() {
+    const auto anything = [&] {
+      RegexPart all{Kind::kRepeat, {*any_}};
+      all.most = kNoLimit;
+      return all;
+    };
+    const bool may_have_anchors = any_ != nullptr && depth_ == 0;
     RegexPart part = made(Kind::kSequence);
-    while (!rest_.empty() && !next_is("|)")) part.parts.push_back(repeated());
+    if (may_have_anchors && !take("^")) part.parts.push_back(anything());
+    while (!rest_.empty() && !next_is("|)")) {
+      if (may_have_anchors && (rest_ == "$" || rest_.starts_with("$|"))) break;
+      part.parts.push_back(repeated());
+    }
+    if (may_have_anchors && !take("$")) part.parts.push_back(anything());
     return part;
   }
 
@@ -80,7 +94,14 @@ class Parser {
     RegexPart part = atom();
     if (!next_is("*+?{")) return part;
     const auto [least, most] = counts();
+    if (any_ != nullptr) take("?");  // as little as possible: the same texts
     if (next_is("*+?{")) fail("a repetition cannot be repeated; put it into ( )");
+    if (any_ != nullptr) {
+      RegexPart all = made(Kind::kRepeat);
+      all.parts.push_back(std::move(part));
+      std::tie(all.least, all.most) = std::pair(least, most);
+      return all;
+    }
     RegexPart all = made(Kind::kSequence), more = made(Kind::kFront);
     const int copies = std::max({least, most, 1});
     for (int i = 1; i <= copies; ++i) {
@@ -125,18 +146,21 @@ class Parser {
 
   RegexPart characters() {
     if (next_is("*+?{")) fail("nothing is there to be repeated; write a \\ before the character");
-    if (next_is("^$"))
-      fail("a text must match as a whole, so leave out ^ and $; write a \\ before the character");
+    if (next_is("^$")) {
+      fail(any_ != nullptr ? "^ and $ are read at the ends of a pattern or of its alternatives only"
+                           : "a text must match as a whole, so leave out ^ and $; write a \\ before the character");
+    }
     CodePoints set;
     if (take("["))
       set = brackets();
     else if (take("."))
-      set = all_but({{'\n', '\n'}});
+      set =
+          any_ != nullptr ? all_but({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}) : all_but({{'\n', '\n'}});
     else
       set = element();
     if (set.empty()) fail("no character fits these brackets");
     count(parts_of(set));
-    return any_of(set);
+    return any_ != nullptr ? any_of_in_json(set) : any_of(set);
   }
 
   /// A set after its opening bracket.
@@ -167,7 +191,17 @@ class Parser {
 
   CodePoints escaped() {
     const CodePoints digits{{'0', '9'}}, word{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-    const CodePoints space{{'\t', '\r'}, {' ', ' '}};
+    CodePoints space{{'\t', '\r'}, {' ', ' '}};
+    if (any_ != nullptr) {
+      space.insert(space.end(), {{0xA0, 0xA0},
+                                 {0x1680, 0x1680},
+                                 {0x2000, 0x200A},
+                                 {0x2028, 0x2029},
+                                 {0x202F, 0x202F},
+                                 {0x205F, 0x205F},
+                                 {0x3000, 0x3000},
+                                 {0xFEFF, 0xFEFF}});
+    }
     const char32_t c = code_point();
     switch (c) {
       case 'd':
@@ -191,11 +225,30 @@ class Parser {
       default:
         break;
     }
+    if (any_ != nullptr) {
+      if (c == 'f') return {{'\f', '\f'}};
+      if (c == 'v') return {{'\v', '\v'}};
+      if (c == 'x' || c == 'u') {
+        const char32_t code = hexadecimal(c == 'x' ? 2 : 4);
+        return {{code, code}};
+      }
+    }
     // A backslash before a letter or digit means something else than the character itself.
     if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) {
       fail("of the letters and digits after a backslash, there are d, D, w, W, s, S, n, r and t");
     }
     return {{c, c}};
+  }
+
+  char32_t hexadecimal(int digits) {
+    char32_t code = 0;
+    for (; digits > 0; --digits, rest_.remove_prefix(1)) {
+      if (!next_is("0123456789abcdefABCDEF")) fail("\\x41 has two hexadecimal digits, and \\u00e9 four");
+      const char c = rest_[0];
+      code = code * 16 + static_cast<char32_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    }
+    if (code >= 0xD800 && code <= 0xDFFF) fail("half a pair of codes is no character");
+    return code;
   }
 
   char32_t code_point() {
@@ -206,6 +259,7 @@ class Parser {
   }
 
   std::string_view pattern_, rest_;  // as a whole, and what has not been read
+  const RegexPart* any_ = nullptr;
   int depth_ = 0, made_ = 0;
 };
 
@@ -213,6 +267,10 @@ class Parser {
 
 RegexPart parse_regex(std::string_view pattern) {
   return Parser(pattern).whole();
+}
+
+RegexPart parse_json_pattern(std::string_view pattern, const RegexPart& any) {
+  return Parser(pattern).whole(&any);
 }
 
 }  // namespace staircase

@@ -41,4 +41,10 @@ struct RegexPart {
 /// than 100 groups in one another.
 RegexPart parse_regex(std::string_view pattern);
 
+/// For grammars of JSON: what stands between the quotation marks of a string in which a JSON Schema's
+/// `pattern` matches somewhere, or where ^ and $ say. Repetitions are kRepeat, and `any` is any character of
+/// a string. A character of a set has one form: itself, or the shortest escape where JSON needs one. `\s` and
+/// `.` are those of ECMAScript. Also reads `a*?` and \u00e9 \x41 \f \v.
+RegexPart parse_json_pattern(std::string_view pattern, const RegexPart& any);
+
 }  // namespace staircase

@@ -1,0 +1,52 @@
+// Turns a JSON Schema into a grammar of the JSON texts that are valid under it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/text/grammar_rules.h"
+
+namespace staircase {
+
+/// What may stand between the braces of an object.
+struct ObjectMembers {
+  struct Member {
+    RegexPart part;  ///< "name": value
+    bool is_required;
+  };
+
+  std::vector<Member> members = {};    ///< in the order in which they are written
+  std::optional<RegexPart> more = {};  ///< any other member, which may come any number of times after them
+  RegexPart comma = {};                ///< with the white space around it
+};
+
+/// Describes all ways to write these members with commas between them. May add rules.
+using WriteMembers = std::function<RegexPart(const ObjectMembers& object, GrammarRules& rules)>;
+
+/// The first rule describes texts whose values are valid. Each valid value has at least one such text: with
+/// its members in the order of `properties`, as a model is asked for them, and other members after those;
+/// with at most one blank, or a line feed and 20 blanks, where white space may be; with integers as `1`, not
+/// `1.0`.
+///
+/// Keywords: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf, allOf, and oneOf
+/// where two alternatives cannot both be valid; properties, required, additionalProperties, minProperties and
+/// maxProperties where they change nothing; items, prefixItems, additionalItems, minItems, maxItems;
+/// minLength, maxLength, pattern, format (date, time, date-time, uuid, ipv4, email); minimum, maximum,
+/// exclusiveMinimum and exclusiveMaximum of whole numbers. Titles, descriptions and other notes do nothing.
+///
+/// Throws UsageError with its place for any other keyword, for a combination that is not built, and for a
+/// schema that is no JSON, has more than 1,000,000 bytes or nests deeper than 100, or under which no value is
+/// valid.
+///
+/// With a list of `unknown` keywords, those that no draft of JSON Schema defines are put there by their
+/// places and do nothing, as the standard has it. Without one, they are refused, too.
+GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write,
+                               std::vector<std::string>* unknown = nullptr);
+
+/// Reads a file with a schema; without a name, there are no rules. Throws also what read_file throws.
+GrammarRules read_json_schema(const std::string& file, const WriteMembers& write);
+
+}  // namespace staircase

@@ -1,0 +1,188 @@
+// JSON Schemas that become grammars, and those that do not. Whether the grammars are right is checked by step
+// 104.
+#include "common/text/json_schema.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "common/base/error.h"
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+
+namespace {
+
+RegexPart nothing(const ObjectMembers&, GrammarRules&) {
+  return {RegexPart::Kind::kSequence};
+}
+
+std::string error_of(const std::string& schema) {
+  return error_message([&] { json_schema_rules(schema, nothing); });
+}
+
+}  // namespace
+
+TEST_CASE("a keyword that is not built is refused by its place, wherever it is") {
+  const std::string what = ": this keyword is not supported";
+  const std::string at = "the schema cannot be used at ";
+  CHECK(error_of(R"({"uniqueItems": true})") == at + "/uniqueItems" + what);
+  CHECK(error_of(R"({"minLenght": 3})") == at + "/minLenght" + what);
+  CHECK(error_of(R"({"properties": {"a/b~": {"multipleOf": 2}}})") ==
+        at + "/properties/a~1b~0/multipleOf" + what);
+  CHECK(error_of(R"({"items": {"not": {}}})") == at + "/items/not" + what);
+  CHECK(error_of(R"({"items": [true, {"not": {}}]})") == at + "/items/1/not" + what);
+  CHECK(error_of(R"({"prefixItems": [{"if": {}}]})") == at + "/prefixItems/0/if" + what);
+  CHECK(error_of(R"({"additionalProperties": {"contains": {}}})") ==
+        at + "/additionalProperties/contains" + what);
+  for (const std::string keyword : {"anyOf", "oneOf", "allOf"})
+    CHECK(error_of("{\"" + keyword + "\": [{\"then\": {}}]}") == at + "/" + keyword + "/0/then" + what);
+  CHECK(error_of(R"({"$ref": "#/$defs/a", "$defs": {"a": {"dependencies": {}}}})") ==
+        at + "/$defs/a/dependencies" + what);
+  CHECK(error_of(R"({"$defs": {"a": {"dependencies": {}}}})") == "");  // nothing refers to it
+  CHECK(
+      error_of(
+          R"({"uniqueItems": false, "patternProperties": {}, "title": "t", "$comment": 1, "default": []})") ==
+      "");
+}
+
+TEST_CASE("keywords that no draft defines can be listed instead") {
+  std::vector<std::string> unknown;
+  json_schema_rules(R"({"shown": 1, "properties": {"a": {"x": {}}}})", nothing, &unknown);
+  CHECK(unknown == std::vector<std::string>{"/shown", "/properties/a/x"});
+  CHECK(error_message([&] {
+          json_schema_rules(R"({"not": {}})", nothing, &unknown);
+        }).ends_with("not supported"));
+}
+
+TEST_CASE("a value of the wrong type is refused") {
+  for (const auto& [schema, what] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"type": "text"})",
+            "/type: the types are null, boolean, integer, number, string, array and object"},
+           {R"({"type": ["string", 3]})",
+            "/type: the types are null, boolean, integer, number, string, array and object"},
+           {R"({"type": []})", "/type: it must be the name of a type or a list of names"},
+           {R"({"enum": 3})", "/enum: it must be a list that is not empty"},
+           {R"({"anyOf": []})", "/anyOf: it must be a list that is not empty"},
+           {R"({"anyOf": [3]})", "/anyOf/0: a schema is an object, true or false"},
+           {R"({"properties": []})", "/properties: it must be an object of schemas"},
+           {R"({"properties": {"a": 1}})", "/properties/a: a schema is an object, true or false"},
+           {R"({"required": "a"})", "/required: it must be a list of names"},
+           {R"({"required": [1]})", "/required: it must be a list of names"},
+           {R"({"minItems": -1})", "/minItems: it must be a whole number that is not negative"},
+           {R"({"maxLength": 1.5})", "/maxLength: it must be a whole number that is not negative"},
+           {R"({"minimum": "1"})", "/minimum: it must be a number"},
+           {R"({"pattern": 1})", "/pattern: it must be a string"},
+           {R"({"items": 1})", "/items: a schema is an object, true or false"},
+           {R"({"nullable": 1})", "/nullable: it must be true or false"},
+           {R"({"$ref": 1})", "/$ref: it must be a string"}})
+    CHECK(error_of(schema) == "the schema cannot be used at " + what);
+  CHECK(error_of("3") == "the schema must be an object, true or false");
+  CHECK(error_of("[") == "the schema is not valid JSON: the parser stops at byte 1 of 1");
+  CHECK(error_of(R"({"a": 1, "a": 2})") == "the schema has the key \"a\" twice");
+}
+
+TEST_CASE("a reference leads to a place within the schema, and not in a circle") {
+  const std::string at = "the schema cannot be used at ";
+  CHECK(error_of(R"({"$ref": "#/$defs/a"})") == at + "/$ref: there is nothing at #/$defs/a");
+  CHECK(error_of(R"({"$ref": "#/items/1", "items": [true]})") == at + "/$ref: there is nothing at #/items/1");
+  for (const std::string outside :
+       {"http://example.com/a.json", "other.json", "#name", "", "file:///etc/passwd"})
+    CHECK(error_of("{\"$ref\": \"" + outside + "\"}") ==
+          at + "/$ref: only places within the schema are followed, as in #/$defs/name");
+  CHECK(error_of(R"({"$ref": "#"})") == at + "its root: it refers to itself");
+  CHECK(
+      error_of(
+          R"({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}})") ==
+      at + "/$defs/a: it refers to itself");
+  CHECK(error_of(R"({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "null"}}})") == "");
+  CHECK(error_of(R"({"items": {"$ref": "#"}})") == "");
+  std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
+  for (int i = 0; i < 150; ++i)
+    chain += "\"" + std::to_string(i) + "\": {\"$ref\": \"#/$defs/" + std::to_string(i + 1) + "\"},";
+  CHECK(error_of(chain + R"("150": true}})").ends_with(": more than 100 schemas refer to one another"));
+}
+
+TEST_CASE("a schema without any valid value is refused") {
+  for (const std::string schema :
+       {"false", R"({"type": "integer", "minimum": 3, "maximum": 2})",
+        R"({"type": "integer", "exclusiveMinimum": 3, "maximum": 3})",
+        R"({"type": "number", "exclusiveMinimum": 3, "maximum": 3})",
+        R"({"type": "string", "minLength": 3, "maxLength": 2})",
+        R"({"type": "array", "minItems": 1, "items": false})",
+        R"({"type": "array", "minItems": 2, "maxItems": 1})", R"({"enum": []})",
+        R"({"enum": [1], "type": "string"})", R"({"allOf": [{"type": "string"}, {"type": "null"}]})",
+        R"({"allOf": [{"const": 1}, {"const": 2}]})", R"({"anyOf": [false]})",
+        R"({"type": "array", "minItems": 1, "items": {"$ref": "#"}})"}) {
+    CAPTURE(schema);
+    CHECK(error_of(schema) == "no JSON value is valid under the schema");
+  }
+  CHECK(error_of(R"({"anyOf": [false, {"type": "null"}]})") == "");
+}
+
+TEST_CASE("oneOf needs alternatives that exclude each other") {
+  const std::string error =
+      "the schema cannot be used at /oneOf: two of its alternatives may hold at once; anyOf allows that";
+  CHECK(error_of(R"({"oneOf": [{"type": "string"}, {"type": ["null", "number"]}]})") == "");
+  CHECK(error_of(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})") == error);
+  CHECK(error_of(R"({"oneOf": [{"enum": ["a", "b"]}, {"const": "c"}]})") == "");
+  CHECK(error_of(R"({"oneOf": [{"enum": ["a", "b"]}, {"const": "b"}]})") == error);
+  CHECK(error_of(R"({"oneOf": [{"type": "string"}, {"const": 1}]})") == "");
+  const auto object = [](const std::string& kind, const std::string& required) {
+    return R"({"type": "object", "properties": {"kind": {"const": ")" + kind + R"("}}, "required": [)" +
+           required + "]}";
+  };
+  CHECK(error_of("{\"oneOf\": [" + object("a", "\"kind\"") + "," + object("b", "\"kind\"") + "]}") == "");
+  CHECK(error_of("{\"oneOf\": [" + object("a", "\"kind\"") + "," + object("a", "\"kind\"") + "]}") == error);
+  CHECK(error_of("{\"oneOf\": [" + object("a", "\"kind\"") + "," + object("b", "") + "]}") == "");
+  CHECK(error_of("{\"oneOf\": [" + object("a", "") + "," + object("b", "") + "]}") == error);
+}
+
+TEST_CASE("combinations that are not built are refused") {
+  for (const std::string schema :
+       {R"({"pattern": "a", "maxLength": 3})", R"({"format": "date", "minLength": 3})",
+        R"({"format": "uri"})", R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})",
+        R"({"type": "number", "minimum": 0.5})", R"({"type": "integer", "minimum": 1e300})",
+        R"({"minProperties": 1})", R"({"maxProperties": 1})", R"({"enum": ["a"], "pattern": "b"})",
+        R"({"enum": [[]], "minItems": 1})", R"({"enum": [1e300]})", R"j({"pattern": "(?=a)"})j",
+        R"({"pattern": "a^b"})", R"({"pattern": "\\bx"})"}) {
+    CAPTURE(schema);
+    CHECK(error_of(schema).starts_with("the schema cannot be used at "));
+  }
+  CHECK(error_of(R"({"pattern": "[a"})") ==
+        "the schema cannot be used at /pattern: the regular expression cannot be read at its end: it ends "
+        "too early");
+}
+
+TEST_CASE("large and deep schemas take bounded time and memory") {
+  CHECK(error_of("\"" + std::string(10'000'000, 'a') + "\"") ==
+        "the schema has 10000002 bytes, but at most 1000000 are read");
+  std::string deep = "true";
+  for (int i = 0; i < 99; ++i) deep = "{\"items\":" + deep + "}";
+  CHECK(error_of(deep) == "");
+  CHECK(error_of("{\"items\":{\"items\":" + deep + "}}") ==
+        "the schema nests JSON values more than 100 deep");
+  std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
+  for (int i = 0; i < 5000; ++i)
+    chain += fmt::format(R"("{}": {{"items": {{"$ref": "#/$defs/{}"}}}},)", i, i + 1);
+  CHECK(error_of(chain + R"("5000": true}})") == "");
+  std::string product = "{\"allOf\": [";
+  for (int i = 0; i < 11; ++i) product += R"({"anyOf": [{"minLength": 1}, {"maxLength": 9}]},)";
+  CHECK(error_of(product + "true]}").ends_with(": it has more than 1000 combinations of alternatives"));
+  std::string names = "{\"properties\": {";
+  for (int i = 0; i < 8000; ++i)
+    names += fmt::format("\"{}{}\": {{\"type\": \"null\"}},", std::string(100, 'x'), i);
+  CHECK(error_of(names + "\"y\": true}}").find("parts as a grammar") != std::string::npos);
+  CHECK(error_of("{\"properties\": {\"" + std::string(1001, 'a') + "\": true}}")
+            .ends_with(": a name has more than 1000 bytes"));
+  CHECK(error_of(R"({"items": {}, "maxItems": 1e300, "minLength": 1e300})") == "");
+}
+
+TEST_CASE("a schema is read from a file") {
+  const TemporaryFolder folder;
+  folder.write("a.json", "{\"type\": \"null\"}");
+  CHECK(read_json_schema((folder.path() / "a.json").string(), nothing).size() == 1);
+  CHECK(read_json_schema("", nothing).empty());
+  CHECK(error_message([&] { read_json_schema("/nonexistent", nothing); }) != "");
+}
