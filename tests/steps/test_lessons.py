@@ -103,6 +103,7 @@ SHOWS = {
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
+    "json-schema": r'"animal": "fox", "age":\s+30, "friends":[\s\S]*"animal": "fox",\s+"age": 30, "friends":',
     "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}

@@ -99,6 +99,7 @@ LESSON = {
     "101-regex": "main.cpp regex.h",
     "102-token-trie": "main.cpp token_masks.h",
     "103-grammar": "grammar.h main.cpp",
+    "104-json-schema": "main.cpp object_members.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -133,6 +134,7 @@ ON = {
     "100-choices": ["--choice", " fox", "--choice", " very old lion"],
     "101-regex": ["--regex", " [a-z]{3,9}\\."],
     "103-grammar": ["--grammar", ROOT / "bench/talk.gbnf"],
+    "104-json-schema": ["--json-schema", ROOT / "bench/animal.schema.json"],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
 # Whose options a step gives another meaning: from here on, these penalties do not count the prompt.
@@ -140,7 +142,7 @@ NEW_MEANING = {"31-queue": ("09-presence-penalty", "10-frequency-penalty")}
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
-ENDS = {"100-choices", "101-regex", "102-token-trie", "103-grammar"}  # whose option decides where a text ends, so it excludes --ignore-eos
+ENDS = {"100-choices", "101-regex", "102-token-trie", "103-grammar", "104-json-schema"}  # whose option decides where a text ends, so it excludes --ignore-eos
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
           "95-kept-answers", "96-dropped-turns", "97-chat-server"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.

@@ -71,7 +71,7 @@ BRANCHES = [
     ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
     ("Several machines", "Split a model over processes that `mpirun` starts: each reads, keeps and computes its part.",
      {"tensor-parallel", "pipeline-parallel"}),
-    ("Answers that parse", "Let an answer be one of a few texts, match a pattern or follow a grammar: the model is offered no other token.", {"choices"}),
+    ("Answers that parse", "Let an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.", {"choices"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
