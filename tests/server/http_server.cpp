@@ -242,6 +242,26 @@ TEST_CASE("a stream may pause for longer than anything else, and sends signs of 
   CHECK(served.wait_for({200}));
 }
 
+TEST_CASE("signs of life end with their stream, and the next answer has none") {
+  std::shared_ptr<Exchange> second;
+  Served served({.silence = 50ms}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (exchange->request().path == "/slow") {
+      second = exchange;
+      return;
+    }
+    exchange->begin_stream("text/plain", "(alive)");
+    exchange->end_stream();
+  });
+  Client client(served.port);
+  client.send(kGet);
+  CHECK(ends_with(client.read("0\r\n\r\n"), "0\r\n\r\n"));
+  client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+  std::this_thread::sleep_for(250ms);
+  REQUIRE(second != nullptr);
+  second->post_without_flush([&] { second->send({.body = "done"}); });
+  CHECK(begins_with(client.read("done"), "HTTP/1.1 200 "));
+}
+
 TEST_CASE("a stream without signs of life may pause for longer than its client may") {
   std::shared_ptr<Exchange> stream;
   Served served({.to_ask = 50ms, .to_take = 50ms, .between = 50ms, .silence = 60s},
