@@ -266,8 +266,9 @@ TEST_CASE("invalid messages are refused, and the first wrong one is named") {
   CHECK(refused_messages(R"([{"role": "user", "content": "a"}, {"role": "king", "content": "a"}])") ==
         "400 messages[1].role: messages[1].role is \"king\", but it must be one of system, developer, user, "
         "assistant");
-  CHECK(refused_messages(R"([{"role": "tool", "content": "a"}])").find("tools are not implemented") !=
-        std::string::npos);
+  for (const char* role : {"tool", "function"})
+    CHECK(refused_messages(fmt::format(R"([{{"role": "{}", "content": "a"}}])", role))
+              .find("tools are not implemented") != std::string::npos);
   CHECK(begins_with(refused_messages(R"([{"role": 5, "content": "a"}])"), "400 messages[0].role: "));
   CHECK(refused_messages(R"([{"role": "user"}])") == "400 messages[0].content: messages[0] has no content");
   CHECK(

@@ -222,15 +222,22 @@ TEST_CASE("the metrics have the time to each text's first token, and the mean ti
   CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(200.0).epsilon(0.05));
 }
 
+TEST_CASE("a part without tokens adds no comma to the log-probabilities") {
+  LogprobJson whole;
+  for (const char* part : {"", "1", "", "2", ""}) whole.add({part, part, part, part});
+  for (const std::string& list : {whole.tokens, whole.token_logprobs, whole.top_logprobs, whole.text_offset})
+    CHECK(list == "1,2");
+}
+
 TEST_CASE("the cached tokens of each prompt count once, for the first of its texts") {
-  const auto told = [](int text, int n) {
+  const auto told = [](const std::vector<int>& texts, int n) {
     auto client = std::make_shared<Client>();
     Metrics counted;
     declare(counted);
     const auto request = std::make_shared<CompletionRequest>(
         json{{"prompt", {{5, 6}, {7, 8, 9}}}, {"n", n}, {"max_tokens", 1}}.dump(), model());
     const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
-    reply->add_cached(text, 2);
+    for (const int text : texts) reply->add_cached(text, 2);
     for (int i = 0; i < 2 * n; ++i) reply->end_text(i, FinishReason::kLength);
     const json& use = client->answer["usage"];
     return use.contains("prompt_tokens_details") ? use["prompt_tokens_details"]["cached_tokens"] : json();
@@ -239,8 +246,9 @@ TEST_CASE("the cached tokens of each prompt count once, for the first of its tex
     for (int text = 0; text < 2 * n; ++text) {
       CAPTURE(n);
       CAPTURE(text);
-      CHECK(told(text, n) == (text == 0 || text == n ? json(2) : json()));
+      CHECK(told({text}, n) == (text == 0 || text == n ? json(2) : json()));
     }
+    CHECK(told({0, n}, n) == 4);
   }
 }
 
