@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 #include "kernels/half.h"
 
 namespace staircase {

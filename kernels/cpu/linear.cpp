@@ -9,7 +9,7 @@
 // in float32 (bfloat16_tile.h). x is rounded for every number of rows, even if memory is the limit, since a
 // token must get the same bits alone as in a prompt of 512. It is also rounded on every processor, with or
 // without the instruction, so a model is equally good everywhere. For the same reasons, weights in 8 or 4
-// bits are multiplied by x in 8 bits (int8_tile.h).
+// bits are multiplied by x in 8 bits (int8_int4_tile.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
@@ -18,7 +18,7 @@
 
 #include <functional>
 
-#include "kernels/cpu/int8-inl.h"
+#include "kernels/cpu/int8_int4-inl.h"
 #include "kernels/cpu/product_shares.h"
 #include "kernels/cpu/tile-inl.h"
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/cpu/bfloat16_tile.h"
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 
 TEST_CASE("the registers of AMX are hidden") {
   CHECK_FALSE(staircase::has_bfloat16_matrices(32));

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 #include "kernels/cpu/tile_registers.h"
 #include "tests/kernels/kernel_test.h"
 

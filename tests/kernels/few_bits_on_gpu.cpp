@@ -4,7 +4,7 @@
 // Up to eight rows compute in float32; more take x and the weights as they come back from few bits, both
 // rounded to 16. These roundings are known, so the reference makes them as well, and the tolerance is that of
 // the products of float32 (linear.cpp).
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 #include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"
 

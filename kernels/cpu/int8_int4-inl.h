@@ -1,10 +1,10 @@
-// Weights in 8 or 4 bits and rows of x in 8 (int8_tile.h): their rounding, and their products. It is included
-// once for each SIMD target (see Highway's foreach_target.h).
-#if defined(STAIRCASE_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STAIRCASE_INT8_INL_H_
-#undef STAIRCASE_INT8_INL_H_
+// Weights in 8 or 4 bits and rows of x in 8 (int8_int4_tile.h): their rounding, and their products. It is
+// included once for each SIMD target (see Highway's foreach_target.h).
+#if defined(STAIRCASE_INT8_INT4_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STAIRCASE_INT8_INT4_INL_H_
+#undef STAIRCASE_INT8_INT4_INL_H_
 #else
-#define STAIRCASE_INT8_INL_H_
+#define STAIRCASE_INT8_INT4_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -225,7 +225,7 @@ HWY_INLINE Int8Tile<Panel> int8_tile_of(int rows, int columns) {
   return kInt8TileOfRows<Panel, 16>[row];
 }
 
-/// multiply_int8_panels, see below, by the matrices of int8_tile.h.
+/// multiply_int8_panels, see below, by the matrices of int8_int4_tile.h.
 template <typename Store>
 HWY_INLINE void multiply_int8_panels_as_matrices(const Int8Panel::Row* x, std::int64_t rows,
                                                  std::int64_t groups, const Int8Panel* w, std::int64_t first,

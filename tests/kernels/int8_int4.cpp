@@ -3,7 +3,7 @@
 //
 // The tolerance is that of the products of float32 (linear.cpp). The sums of whole numbers are exact; only
 // the chain of groups rounds, which is shorter by the size of a group.
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 #include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"
 

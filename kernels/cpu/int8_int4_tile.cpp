@@ -7,7 +7,7 @@
 // the same bits.
 //
 // Highway 1.0 lacks the instructions, so this file calls them by their names.
-#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/int8_int4_tile.h"
 
 #if defined(__x86_64__)
 
