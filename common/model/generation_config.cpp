@@ -128,14 +128,6 @@ GenerationConfig read_generation_config(const std::filesystem::path& file) {
   return from_json(file, true);
 }
 
-void refuse_suppressed_tokens(const GenerationConfig& config) {
-  for (const GenerationSetting& setting : config.others) {
-    if (setting.name != "suppress_tokens" && setting.name != "begin_suppress_tokens") continue;
-    throw Error("{}: {} is set, but chats cannot suppress tokens; remove it to chat without it", config.file,
-                setting.name);
-  }
-}
-
 std::string list_of(const std::vector<GenerationSetting>& settings) {
   std::string list;
   for (const auto& [name, value, changes] : settings) {
@@ -150,10 +142,11 @@ void leave_unread(GenerationConfig& config) {
   config.sampling.clear();
 }
 
-void warn_of_unread(const GenerationConfig& config) {
-  const std::string list = list_of(config.others);
-  if (list.empty()) return;
-  warn("{} sets {}, which nothing reads here; options and requests set such values", config.file, list);
+void report_generation_config(const GenerationConfig& config, std::string_view note) {
+  if (const std::string list = list_of(config.sampling); !list.empty())
+    say(fmt::format("{} sets {}{}", config.file, list, note));
+  if (const std::string list = list_of(config.others); !list.empty())
+    warn("{} sets {}, which nothing reads here; options and requests set such values", config.file, list);
 }
 
 }  // namespace staircase

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace staircase {
@@ -31,17 +32,13 @@ GenerationConfig generation_config_of(const std::filesystem::path& model);
 /// Those in a file of that form for any model. Its end tokens are not read, so they are among the others.
 GenerationConfig read_generation_config(const std::filesystem::path& file);
 
-/// Throws Error if a chat would differ from its model's recommendation in a way that no option can mend:
-/// tokens that must never be chosen.
-void refuse_suppressed_tokens(const GenerationConfig& config);
-
 /// "temperature 0.7, top_k 20": those of the settings that change a text.
 std::string list_of(const std::vector<GenerationSetting>& settings);
 
 /// For a program that reads none of it: all settings are among the others.
 void leave_unread(GenerationConfig& config);
 
-/// Warns about the others.
-void warn_of_unread(const GenerationConfig& config);
+/// Says which of them count, with a note such as "; options override it", and warns about the others.
+void report_generation_config(const GenerationConfig& config, std::string_view note);
 
 }  // namespace staircase

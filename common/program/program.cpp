@@ -3,22 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <new>
 #include <optional>
 #include <thread>
 
 #include "common/base/error.h"
-#include "common/base/file.h"
-#include "common/base/hash.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
 #include "common/model/generation_config.h"
 #include "common/model/led_passes.h"
 #include "common/model/model_folder.h"
+#include "common/program/chat_defaults.h"
 #include "common/program/command_line.h"
 #include "common/program/inputs.h"
+#include "common/program/rank_checks.h"
 #include "common/program/standard_output.h"
 #include "common/text/tokenizer.h"
 #include "kernels/platform.h"
@@ -28,53 +27,6 @@ namespace staircase {
 namespace {
 
 constexpr int kUsualContext = 4096;
-
-/// The whole number in `text` if it is from 0 to `end` - 1.
-std::optional<int> number_below(int end, std::string_view text) {
-  int number = -1;
-  const char* const last = text.data() + text.size();
-  const auto [rest, fault] = std::from_chars(text.data(), last, number);
-  if (fault != std::errc() || rest != last || number < 0 || number >= end) return {};
-  return number;
-}
-
-/// Copies that are not connected would all print the same.
-void check_copies(const Ranks& ranks) {
-  if (started_copies() <= 1 || ranks.size() > 1) return;
-  quiet() = started_rank() > 0;
-  throw UsageError(
-      "mpirun has started {} copies of this program, but each would run alone: start it without "
-      "mpirun, or run 98-tensor-parallel or a server, built with MPI",
-      started_copies());
-}
-
-/// Options that may differ between machines: a path, whose files are compared, and how to compute.
-bool is_of_machine(const std::string& option) {
-  constexpr std::string_view kNames[] = {"--model", "--draft-model", "--device", "--threads"};
-  return std::ranges::count(kNames, option) > 0;
-}
-
-/// All ranks must take the same decisions, so they need the same program and the same options.
-void check_equal_start(Ranks& ranks, const OptionTexts& options) {
-  if (ranks.size() == 1) return;
-  const auto other_rank = [&](std::string_view text) {
-    Hash hash;
-    hash.add(text);
-    return ranks.first_other(hash.value());
-  };
-  const std::filesystem::path program = platform::program();
-  if (const auto other = other_rank(program.empty() ? "" : read_file(program))) {
-    throw Error("rank {} runs another build of this program than rank 0; install the same one everywhere",
-                *other);
-  }
-  for (const auto& [name, value] : options) {
-    if (is_of_machine(name)) continue;
-    if (const auto other = other_rank(value)) {
-      throw Error("rank {} has another {} than rank 0, where it is {}; all ranks need the same options",
-                  *other, name, value.empty() ? "off" : typed(value));
-    }
-  }
-}
 
 }  // namespace
 
@@ -115,41 +67,26 @@ struct Program::Impl {
   /// The options of a chat begin with what the model's authors recommend.
   void set_defaults() {
     if (!takes_generation()) return;
-    GenerationConfig config;
-    if (generation_file.empty()) {
-      try {
-        find_model(model);
-      } catch (const Error&) {
-        return;  // an error to report later, or a --help without a model
-      }
-      config = generation_config_of(find_model(model));
-    } else {
-      config = read_generation_config(generation_file);
+    if (!generation_file.empty()) {
+      generation = set_chat_defaults(command_line, read_generation_config(generation_file));
+      return;
     }
-    refuse_suppressed_tokens(config);
-    std::vector<GenerationSetting> taken;
-    for (const GenerationSetting& setting : config.sampling) {
-      if (!setting.changes) continue;
-      try {
-        const bool is_option = command_line.set_default(setting.option(), setting.value);
-        if (!command_line.has(setting.option())) (is_option ? taken : config.others).push_back(setting);
-      } catch (const UsageError& error) {
-        throw Error("{}: {}", config.file, error.what());
-      }
+    std::filesystem::path folder;
+    try {
+      folder = find_model(model);
+    } catch (const Error&) {
+      return;  // an error to report later, or a --help without a model
     }
-    config.sampling = std::move(taken);
-    generation = std::move(config);
+    generation = set_chat_defaults(command_line, generation_config_of(folder));
   }
 
   /// What a person should know about the recommendations for this model. A server reports for itself.
-  void report_generation_config(const std::filesystem::path& folder) {
+  void report_recommendations(const std::filesystem::path& folder) {
     if (!generation) {
       generation = generation_config_of(folder);
       leave_unread(*generation);
     }
-    if (const std::string list = list_of(generation->sampling); !list.empty())
-      say(fmt::format("{} sets {}; options override it", generation->file, list));
-    warn_of_unread(*generation);
+    report_generation_config(*generation, "; options override it");
   }
 
   /// The prompts of --requests that can be continued.
@@ -220,19 +157,6 @@ struct Program::Impl {
     return loaded;
   }
 
-  /// The head of --trace-attention, which the model must have.
-  std::optional<AttentionHead> traced_head(const ModelConfig& config) const {
-    if (trace_attention.empty()) return {};
-    const std::string& text = trace_attention[0];
-    const std::size_t comma = std::min(text.find(','), text.size() - 1);
-    const std::optional<int> layer = number_below(config.n_layer, std::string_view(text).substr(0, comma));
-    const std::optional<int> head = number_below(config.n_head, std::string_view(text).substr(comma + 1));
-    if (layer && head) return AttentionHead{*layer, *head};
-    throw UsageError("--trace-attention {}: {} needs a layer from 0 to {} and a head from 0 to {}, as {},{}",
-                     typed(text), typed(model), config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
-                     config.n_head - 1);
-  }
-
   /// The way out of an error. All ranks make most errors alike; rank 0 has a second to report it for
   /// all.
   int fail(const std::string& message, int status) const {
@@ -252,7 +176,7 @@ struct Program::Impl {
     NamedModel named{model, load(folder, config)};
     // A broken model ends the program here, not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
-    if (generation) report_generation_config(folder);
+    if (generation) report_recommendations(folder);
     lead_passes(named.model, *ranks, [&] { serve(named, load_tokenizer(folder, named.model.config())); });
   }
 
@@ -262,14 +186,15 @@ struct Program::Impl {
     const std::filesystem::path folder = find_model(model);
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
     const ModelConfig config = read_limited_config(folder);
-    const std::optional<AttentionHead> head = traced_head(config);
+    std::optional<AttentionHead> head;
+    if (!trace_attention.empty()) head = traced_head(trace_attention[0], config, model);
     const Tokenizer tokenizer = load_tokenizer(folder, config);
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
     for (const std::string& text : texts) prompts.push_back(prompt(text, tokenizer, config, folder));
     if (prompts.empty()) return;  // all requests were rejected
     program.before_loading(config, prompts);
     Model loaded = load(folder, config);
-    report_generation_config(folder);
+    report_recommendations(folder);
     std::size_t weight_bytes = loaded.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, loaded, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
@@ -432,7 +357,7 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
       print(*help);
       return 0;
     }
-    check_copies(*impl_->ranks);
+    check_connected(*impl_->ranks);
     impl_->check_trace();
     apply_rules();
     check_equal_start(*impl_->ranks, impl_->command_line.values());

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -97,7 +99,26 @@ std::string attention_line(std::size_t row, const AttentionWeights& attention, s
                      fmt::join(attention.tokens, ","), weights);
 }
 
+/// The whole number in `text` if it is from 0 to `end` - 1.
+std::optional<int> number_below(int end, std::string_view text) {
+  int number = -1;
+  const char* const last = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), last, number);
+  if (fault != std::errc() || rest != last || number < 0 || number >= end) return {};
+  return number;
+}
+
 }  // namespace
+
+AttentionHead traced_head(const std::string& text, const ModelConfig& config, const std::string& model) {
+  const std::size_t comma = std::min(text.find(','), text.size() - 1);
+  const std::optional<int> layer = number_below(config.n_layer, std::string_view(text).substr(0, comma));
+  const std::optional<int> head = number_below(config.n_head, std::string_view(text).substr(comma + 1));
+  if (layer && head) return AttentionHead{*layer, *head};
+  throw UsageError("--trace-attention {}: {} needs a layer from 0 to {} and a head from 0 to {}, as {},{}",
+                   typed(text), typed(model), config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
+                   config.n_head - 1);
+}
 
 TraceFile::TraceFile(const std::string& file) : name_(file), file_(nullptr, std::fclose) {
   if (!may_be_overwritten(file)) {

@@ -16,6 +16,9 @@
 
 namespace staircase {
 
+/// The head that --trace-attention LAYER,HEAD names. Throws UsageError unless the model has it.
+AttentionHead traced_head(const std::string& text, const ModelConfig& config, const std::string& model);
+
 /// Throws Error if the file cannot be written or extended.
 class TraceFile {
  public:

@@ -14,8 +14,8 @@
 
 #include "common/base/message.h"
 #include "common/base/quoted.h"
-#include "common/model/generation_config.h"
 #include "common/model/model_folder.h"
+#include "common/program/chat_defaults.h"
 #include "common/program/standard_output.h"
 #include "common/server/chat_request.h"
 #include "common/server/embedded.h"
@@ -71,42 +71,28 @@ json json_value(const std::string& text) {
   return parsed.is_discarded() ? json(text) : parsed;
 }
 
-/// The sampling that the model's authors recommend, for chats whose requests leave it open. Throws Error for
-/// values that no request could have.
-OptionTexts chat_defaults(const GenerationConfig& config, const ServedModel& model) {
-  refuse_suppressed_tokens(config);
-  OptionTexts defaults;
-  for (const auto& [name, value, changes] : config.sampling) {
-    if (name != "do_sample") {
-      defaults.emplace_back(name, value);
-    } else if (value == "false") {
-      defaults.emplace_back("temperature", "0");  // a request has no do_sample, and samples at 1 by default
-    } else if (value != "true") {
-      throw Error("{}: do_sample is {}, but it must be true or false", config.file, value);
-    }
-  }
+/// Throws Error if no request could have these values.
+void require_possible(const OptionTexts& defaults, const std::string& file, const ServedModel& model) {
   json body{{"prompt", {0}}, {"max_tokens", 0}};
   for (const auto& [key, value] : defaults) body.emplace(key, json_value(value));
   try {
     CompletionRequest request(body.dump(), model);
     row_options(request);
   } catch (const HttpError& error) {
-    throw Error("{}: {}", config.file, error.what());
+    throw Error("{}: {}", file, error.what());
   }
-  return defaults;
 }
 
-/// The model with these defaults, and a report on its recommendations.
+/// The model with the defaults of its chats, and a report on what its authors recommend.
 ServedModel with_chat_defaults(ServedModel model, bool chats) {
   GenerationConfig config = generation_config_of(find_model(model.folder));
   if (chats) {
-    model.chat_defaults = chat_defaults(config, model);
+    model.chat_defaults = chat_request_defaults(config);
+    require_possible(model.chat_defaults, config.file, model);
   } else {
     leave_unread(config);
   }
-  if (const std::string list = list_of(config.sampling); !list.empty())
-    say(fmt::format("{} sets {} for chats; requests override it", config.file, list));
-  warn_of_unread(config);
+  report_generation_config(config, " for chats; requests override it");
   return model;
 }
 

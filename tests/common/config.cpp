@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/model/generation_config.h"
+#include "common/program/chat_defaults.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -531,12 +532,11 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
   CHECK(list_of(read_generation_config(file).others) == "eos_token_id 5");  // not of this model
   for (const std::string name : {"suppress_tokens", "begin_suppress_tokens"}) {
     const GenerationConfig suppressed = config(json{{name, {1, 2}}}.dump());
-    CHECK(error_message([&] { refuse_suppressed_tokens(suppressed); }) ==
+    CHECK(error_message([&] { chat_request_defaults(suppressed); }) ==
           file.string() + ": " + name +
               " is set, but chats cannot suppress tokens; remove it to chat without it");
   }
-  refuse_suppressed_tokens(
-      config(R"({"suppress_tokens": [], "begin_suppress_tokens": null, "min_length": 2})"));
+  chat_request_defaults(config(R"({"suppress_tokens": [], "begin_suppress_tokens": null, "min_length": 2})"));
   std::filesystem::remove(file);
   CHECK(generation_config_of(folder.path()).sampling.empty());
   std::filesystem::create_symlink(folder.path() / "nowhere", file);
