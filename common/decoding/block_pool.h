@@ -31,7 +31,7 @@ class BlockPool {
     if (++users_[block] == 1) std::erase(free_, block);
   }
 
-  /// Removes a user. A free block that is worth keeping is reused after all others.
+  /// Removes a user. A freed block that is worth keeping goes last, so the oldest is evicted first.
   void release(int block, bool keep) {
     if (--users_[block] > 0) return;
     if (keep) {

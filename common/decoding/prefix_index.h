@@ -1,4 +1,4 @@
-// Finds full blocks by their tokens and by those before them.
+// Finds full blocks by their tokens and by those before them. block_pool.h chooses the block to evict.
 #pragma once
 
 #include <map>

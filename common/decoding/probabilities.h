@@ -15,8 +15,9 @@ inline std::vector<float> copy_of(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
 
-/// softmax(logits), [vocab_size]: p[i] = exp(logits[i]) / Σ exp(logits[j]). A token whose logit is -infinity
-/// cannot be chosen, its probability is 0. Throws Error when no token is left or a logit is NaN or +infinity.
+/// softmax(logits), [vocab_size]: p[i] = exp(logits[i]) / Σ exp(logits[j]), by kernels/cpu/softmax.cpp. A
+/// token whose logit is -infinity cannot be chosen, its probability is 0. Throws Error when no token is left
+/// or a logit is NaN or +infinity.
 std::vector<float> softmax(std::span<const float> logits);
 
 /// The k-th largest value, 1 ≤ k ≤ values.size(); equal ones count one by one.

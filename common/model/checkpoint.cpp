@@ -278,7 +278,7 @@ CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype, co
     throw Error("{}: a tensor is stored as {}; {} can be read", tensor.file.string(), tensor.dtype,
                 readable_types());
   }
-  announce(tensor, rows, columns);
+  prefetch(tensor, rows, columns);
   const std::int64_t width = width_of(columns);
   const auto in_memory = [&](DType type) {
     CheckpointArray array{{nullptr, type, rows.count, width},
@@ -313,34 +313,34 @@ void Checkpoint::read_parts_only() {
   for (const auto& [name, tensor] : tensors_) platform::read_parts_only(tensor.bytes);
 }
 
-void Checkpoint::announce(std::span<const std::byte> part) const {
+void Checkpoint::prefetch(std::span<const std::byte> part) const {
   if (parts_only_) platform::will_need(part);
 }
 
-void Checkpoint::announce(const CheckpointTensor& tensor, const Slice& rows,
+void Checkpoint::prefetch(const CheckpointTensor& tensor, const Slice& rows,
                           std::span<const Slice> columns) const {
   if (!parts_only_) return;
   const GgufType& type = *tensor.type;
   const bool transposed = tensor.order.kind == RowOrder::Kind::kTransposed;
   const std::int64_t row_bytes = (transposed ? rows : columns[0]).whole / type.block * type.bytes;
   // Some numbers of a stored row, rounded to whole blocks.
-  const auto announce_numbers = [&](std::int64_t row, const Slice& numbers) {
+  const auto prefetch_numbers = [&](std::int64_t row, const Slice& numbers) {
     const std::int64_t first = numbers.first / type.block,
                        end = (numbers.first + numbers.count + type.block - 1) / type.block;
-    announce(tensor.bytes.subspan(static_cast<std::size_t>(row * row_bytes + first * type.bytes),
+    prefetch(tensor.bytes.subspan(static_cast<std::size_t>(row * row_bytes + first * type.bytes),
                                   static_cast<std::size_t>((end - first) * type.bytes)));
   };
   for (const Slice& slice : columns) {
     if (transposed) {
-      for (std::int64_t i = 0; i < slice.count; ++i) announce_numbers(slice.first + i, rows);
+      for (std::int64_t i = 0; i < slice.count; ++i) prefetch_numbers(slice.first + i, rows);
     } else if (slice.count == slice.whole && tensor.order.kind == RowOrder::Kind::kSame) {
-      announce(tensor.bytes.subspan(static_cast<std::size_t>(rows.first * row_bytes),
+      prefetch(tensor.bytes.subspan(static_cast<std::size_t>(rows.first * row_bytes),
                                     static_cast<std::size_t>(rows.count * row_bytes)));
     } else if (tensor.shape.size() < 2) {
-      announce(tensor.bytes);
+      prefetch(tensor.bytes);
     } else {
       for (std::int64_t i = 0; i < rows.count; ++i) {
-        announce_numbers(tensor.order.stored_row(rows.first + i, rows.whole), slice);
+        prefetch_numbers(tensor.order.stored_row(rows.first + i, rows.whole), slice);
       }
     }
   }

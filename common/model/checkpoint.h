@@ -76,11 +76,11 @@ class Checkpoint {
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
                        std::span<const Slice> columns);
 
-  /// From now on, the system reads only the parts of the files that `read` and `announce` name.
+  /// From now on, the system reads only the parts of the files that `read` and `prefetch` name.
   void read_parts_only();
 
-  /// Announces that these bytes of a tensor will be read.
-  void announce(std::span<const std::byte> part) const;
+  /// Lets the system begin to read these bytes of a tensor.
+  void prefetch(std::span<const std::byte> part) const;
 
   /// Releases the memory of the tensor's bytes, once its numbers are copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;
@@ -99,8 +99,8 @@ class Checkpoint {
     std::size_t bytes;
   };
 
-  /// Announces the stored numbers of these rows and columns.
-  void announce(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns) const;
+  /// The same for the stored numbers of these rows and columns.
+  void prefetch(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns) const;
 
   std::filesystem::path file_;
   bool parts_only_ = false;

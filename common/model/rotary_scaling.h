@@ -1,4 +1,5 @@
-// How Llama 3.1 slows rotary positions for texts longer than those of its original training.
+// How Llama 3.1 slows rotary positions for texts longer than those of its original training. rotary.cpp reads
+// these numbers, and applies them.
 #pragma once
 
 namespace staircase {

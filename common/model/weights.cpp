@@ -242,7 +242,7 @@ bool WeightReader::same(const CheckpointTensor& one, const CheckpointTensor& oth
     const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(rows.whole);
     const auto part = tensor.bytes.subspan(static_cast<std::size_t>(rows.first) * row,
                                            static_cast<std::size_t>(rows.count) * row);
-    checkpoint_.announce(part);
+    checkpoint_.prefetch(part);
     return part;
   };
   return one.dtype == other.dtype && one.shape == other.shape &&

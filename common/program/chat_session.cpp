@@ -104,7 +104,7 @@ bool ChatSession::take(const std::string& line, bool pasted) {
       return true;
     }
     const std::size_t space = std::min(text.find_first_of(" \t"), text.size());
-    return obey(text.substr(1, space - 1), trimmed(text.substr(space)));
+    return run_command(text.substr(1, space - 1), trimmed(text.substr(space)));
   } catch (const Error& error) {
     output_.note(error.what());
     return true;
@@ -173,7 +173,7 @@ void ChatSession::note_use(const Answer& answer, Clock::time_point start, Clock:
                   tokens > 1 && rest > 0 ? (tokens - 1) / rest : 0.0));
 }
 
-bool ChatSession::obey(const std::string& command, const std::string& argument) {
+bool ChatSession::run_command(const std::string& command, const std::string& argument) {
   if (command == "exit" || command == "quit" || command == "bye") {
     if (argument.empty()) return false;
     throw Error("/{} stands alone, but {} comes after it.", command, typed(argument));

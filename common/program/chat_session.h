@@ -55,7 +55,7 @@ class ChatSession {
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
-  bool obey(const std::string& command, const std::string& argument);
+  bool run_command(const std::string& command, const std::string& argument);
   void set_system(const std::string& text);
   void reset();
   void undo();

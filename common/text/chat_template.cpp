@@ -146,10 +146,10 @@ ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_toke
     : file_(file),
       special_tokens_(std::move(special_tokens)),
       template_(parsed(source, file)),
-      reads_parts_(tries_parts()) {}
+      reads_parts_(writes_parts_as_text()) {}
 
 /// A template that reads parts writes one part as it writes the text alone.
-bool ChatTemplate::tries_parts() const {
+bool ChatTemplate::writes_parts_as_text() const {
   const ordered_json text = "Hello", part = {{"type", "text"}, {"text", text}},
                      system = {{"role", "system"}, {"content", "Be kind."}};
   const auto written = [&](const ordered_json& content, bool with_system) {

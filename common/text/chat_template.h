@@ -52,7 +52,7 @@ class ChatTemplate {
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
  private:
-  bool tries_parts() const;
+  bool writes_parts_as_text() const;
 
   std::string file_;
   std::map<std::string, std::string> special_tokens_;

@@ -1,4 +1,4 @@
-// softmax: x[i] = exp(x[i] - max) / Σ exp(x[j] - max), on the host.
+// softmax of logits, from which tokens are sampled: x[i] = exp(x[i] - max) / Σ exp(x[j] - max), on the host.
 //
 // x [n]: three passes over 4 · n bytes, about 20 operations per exponential; if a vocabulary fits into the
 // cache, arithmetic is the limit.
