@@ -609,7 +609,7 @@ class Compiler {
     return integer_range(least, most);
   }
 
-  /// The largest or smallest count that a keyword of these schemas asks for.
+  /// The largest or smallest count that a keyword of these schemas may have.
   static std::optional<int> counted(const Schemas& all, const char* keyword, bool takes_largest) {
     std::optional<int> found;
     for (const Json* schema : all) {

@@ -26,20 +26,21 @@ struct ObjectMembers {
 /// Describes all ways to write these members with commas between them. May add rules.
 using WriteMembers = std::function<RegexPart(const ObjectMembers& object, GrammarRules& rules)>;
 
-/// The first rule describes texts whose values are valid. Each valid value has at least one such text: with
-/// its members in the order of `properties`, as a model is asked for them, and other members after those;
-/// with at most one blank, or a line feed and 20 blanks, where white space may be; with integers as `1`, not
+/// The first rule describes texts whose values are valid. Each valid value has at least one such text. Its
+/// members are in the order of `properties`, in which a model is asked for them, and other members follow.
+/// Where white space may be there is at most one blank, or a line feed and 20 blanks. Integers are `1`, not
 /// `1.0`.
 ///
-/// Keywords: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf, allOf, and oneOf
-/// where two alternatives cannot both be valid; properties, required, additionalProperties, minProperties and
-/// maxProperties where they change nothing; items, prefixItems, additionalItems, minItems, maxItems;
-/// minLength, maxLength, pattern, format (date, time, date-time, uuid, ipv4, email); minimum, maximum,
-/// exclusiveMinimum and exclusiveMaximum of whole numbers. Titles, descriptions and other notes do nothing.
+/// Keywords of any value: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf,
+/// allOf, and oneOf where two alternatives cannot both be valid. Of objects: properties, required,
+/// additionalProperties, minProperties and maxProperties where they change nothing. Of arrays: items,
+/// prefixItems, additionalItems, minItems, maxItems. Of texts: minLength, maxLength, pattern, format (date,
+/// time, date-time, uuid, ipv4, email). Of numbers: minimum, maximum, exclusiveMinimum and exclusiveMaximum,
+/// which are whole. Titles, descriptions and other notes do nothing.
 ///
 /// Throws UsageError with its place for any other keyword, for a combination that is not built, and for a
-/// schema that is no JSON, has more than 1,000,000 bytes or nests deeper than 100, or under which no value is
-/// valid.
+/// schema under which no value is valid. The same for a text that is no JSON, has more than 1,000,000 bytes
+/// or nests deeper than 100.
 ///
 /// With a list of `unknown` keywords, those that no draft of JSON Schema defines are put there by their
 /// places and do nothing, as the standard has it. Without one, they are refused, too.
