@@ -147,8 +147,9 @@ class Parser {
   RegexPart characters() {
     if (next_is("*+?{")) fail("nothing is there to be repeated; write a \\ before the character");
     if (next_is("^$")) {
-      fail(any_ != nullptr ? "^ and $ are read at the ends of a pattern or of its alternatives only"
-                           : "a text must match as a whole, so leave out ^ and $; write a \\ before the character");
+      fail(any_ != nullptr
+               ? "^ and $ are read at the ends of a pattern or of its alternatives only"
+               : "a text must match as a whole, so leave out ^ and $; write a \\ before the character");
     }
     CodePoints set;
     if (take("["))
