@@ -1,8 +1,8 @@
 // linear with kSiluGate against silu(x W_gate + b_gate) · (x W_up + b_up) in double precision.
 //
-// The tolerance is that of the two products (linear.cpp, sixteen_bits.cpp, int8_int4.cpp), times the factors of
-// their errors. Each factor is below the largest that occurs, and silu is at most 1.1 times as steep as its
-// argument.
+// The tolerance is that of the two products (linear.cpp, sixteen_bits.cpp, int8_int4.cpp), times the factors
+// of their errors. Each factor is below the largest that occurs, and silu is at most 1.1 times as steep as
+// its argument.
 #include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"
 
