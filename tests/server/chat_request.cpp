@@ -202,6 +202,14 @@ TEST_CASE("a conversation beyond the context is refused with both numbers, and n
   CHECK(refused_messages(R"([{"role": "user", "content": ")" + long_one + "\"}]")
             .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "
                          "have 1048576 bytes"));
+  // Each part of a content counts, with a line feed.
+  CHECK(
+      refused_messages(
+          fmt::format(
+              R"([{{"role": "user", "content": [{{"type": "text", "text": "{0}"}}, {{"type": "text", "text": "{0}"}}]}}])",
+              long_one))
+          .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "
+                       "have 2097154 bytes"));
   // Also if only the template makes them long.
   CHECK(refusal("{" + kHello + "}", "{{ messages[0]['content'] * 20000 }}")
             .starts_with("400 messages: this model's maximum context length is 64 tokens, but the messages "

@@ -222,6 +222,27 @@ TEST_CASE("the metrics have the time to each text's first token, and the mean ti
   CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(200.0).epsilon(0.05));
 }
 
+TEST_CASE(
+    "a completion's log-probabilities have the chosen token beside the likeliest, and bytes spelled out") {
+  auto client = std::make_shared<Client>();
+  Metrics counted;
+  declare(counted);
+  const auto request =
+      std::make_shared<CompletionRequest>(R"({"prompt": [5], "logprobs": 1, "max_tokens": 2})", model());
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  const int half = tokenizer().encode("\xe2").front(), whole = tokenizer().encode("a").front();
+  REQUIRE(tokenizer().bytes(half) == "\xe2");
+  for (const int id : {half, whole}) {
+    Token token{.id = id};
+    token.logprobs = Logprobs{-1.5f, {{whole, -0.5f}}};
+    reply->add_token(0, token);
+  }
+  reply->end_text(0, FinishReason::kLength);
+  const json told = client->answer["choices"][0]["logprobs"];
+  CHECK(told["tokens"] == json{"bytes:\\xe2", "a"});
+  CHECK(told["top_logprobs"] == json{{{"a", -0.5}, {"bytes:\\xe2", -1.5}}, {{"a", -1.5}}});
+}
+
 TEST_CASE("a part without tokens adds no comma to the log-probabilities") {
   LogprobJson whole;
   for (const char* part : {"", "1", "", "2", ""}) whole.add({part, part, part, part});
