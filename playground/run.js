@@ -51,7 +51,8 @@ async function main() {
     wasmBinary: fs.readFileSync(file.replace(/\.js$/, ".wasm")), // the old glue would try to fetch it
     thisProgram: path.basename(file, ".js"),
     quit: (_, end) => { throw end; }, // or it would end this process before all is written
-    preRun: [({ FS }) => {
+    preRun: [({ FS, ENV }) => {
+      Object.assign(ENV, process.env.TERM && { TERM: process.env.TERM });
       FS.init(input(), output(1), output(2));
       for (const descriptor of [0, 1, 2]) FS.streams[descriptor].tty = tty.isatty(descriptor);
     }],

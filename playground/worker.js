@@ -180,6 +180,7 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
       for (const descriptor of [1, 2]) FS.streams[descriptor].tty = true; // so it shows colours, and text as it comes
       if (talks) makeKeyboard(FS, new TextEncoder().encode(input && !input.endsWith("\n") ? `${input}\n` : input), output.writer(1));
       ENV.STAIRCASE_MODELS = "/models";
+      ENV.TERM = "xterm-256color"; // without it programs write no colours
     }],
   });
   names.forEach((name, i) => {
