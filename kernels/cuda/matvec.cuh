@@ -38,13 +38,27 @@ constexpr int kTeamThreads = kLanes > kMatvecThreads ? kLanes : kMatvecThreads;
 template <typename Stored>
 constexpr int kInputsOfLoad = 16 / static_cast<int>(sizeof(Stored)) * Format<Stored>::kInElement;
 
+// Weights of 8 and 4 bits become floats without a conversion, which is slower than other arithmetic. From
+// 2^23 on, a float counts in ones: its bits 0x4b000000 | n are 2^23 + n. So one instruction moves a weight's
+// byte to the lowest of 0x4b000000. Another subtracts 2^23, and what was added to the weight to make it
+// positive. The weight -2 in 8 bits, stored as 0xfe, becomes 0x7e with 128 added:
+//
+//     0x4b00007e - (2^23 + 128) = 126 - 128 = -2
+
 /// Weight number `i` of a load, without its scale.
 template <typename Stored>
 __device__ __forceinline__ float weight_of_load(const unsigned (&words)[4], int i) {
   if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {  // the upper half of a float
     return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
-  } else if constexpr (std::is_same_v<Stored, Int4Pair>) {
-    return static_cast<float>(static_cast<int>(words[i / 8] >> i % 8 * 4 & 15u) - 8);
+  } else if constexpr (Format<Stored>::kScaled) {
+    constexpr bool kBytes = Format<Stored>::kInElement == 1;
+    const unsigned word = words[kBytes ? i / 4 : i / 8];
+    // Four weights, a byte each, with 128 or 8 added. Of two in 4 bits, the lower half is the first.
+    const unsigned bytes = kBytes ? word ^ 0x80808080u : (i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu;
+    const int byte = kBytes ? i % 4 : i % 8 / 2;
+    // Bytes 0 to 3 are those of `bytes`, 4 to 7 those of 0x4b000000.
+    const unsigned bits = __byte_perm(bytes, 0x4b000000u, 0x7440u | static_cast<unsigned>(byte));
+    return __uint_as_float(bits) - (0x1p23f + (kBytes ? 128.0f : 8.0f));
   } else {
     return widen(reinterpret_cast<const Stored*>(words)[i]);
   }

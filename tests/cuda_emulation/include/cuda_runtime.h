@@ -47,6 +47,15 @@ inline float rsqrtf(float x) {
 inline float __uint_as_float(unsigned bits) {
   return std::bit_cast<float>(bits);
 }
+/// Each of the selector's four lower hexadecimal digits chooses a byte of the result: 0 to 3 are those of
+/// `x`.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{y} << 32 | x;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return result;
+}
 inline float __int_as_float(int bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
