@@ -30,9 +30,9 @@ PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/preco
            "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
            "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/neighbours.h",
            "parallel/thread_ranks.h", "parallel/wait_limit.h",
-           "text/added_token_reader.h", "text/added_tokens.h", "text/byte_alphabet.h", "text/chat_template.h",
+           "text/added_token_reader.h", "text/added_tokens.h", "text/byte_alphabet.h", "text/chat_template.h", "text/code_points.h",
            "text/gguf_tokenizer.h", "text/gguf_vocabulary.h", "text/jinja.h", "text/json_value.h", "text/merger.h",
-           "text/nfc.h", "text/normalizer.h", "text/pattern.h", "text/pre_tokenizer.h", "text/pre_types.h",
+           "text/nfc.h", "text/normalizer.h", "text/number_ranges.h", "text/pattern.h", "text/pre_tokenizer.h", "text/pre_types.h",
            "text/spelling.h", "text/tokenizer_config.h", "text/tokenizer_files.h", "text/tokenizer_json.h",
            "text/vocabulary_reader.h"]
 

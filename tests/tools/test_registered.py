@@ -29,6 +29,8 @@ def is_run(path):
     build, python = code(path.parent) if reached(path.parent) else "", re.fullmatch(r"test_(\w+)\.py", path.name)
     if python and "'test_' + name + '.py'" in build and f"'{python.group(1)}'" in build:
         return True
+    if any(path.match(names) for names in re.findall(r"/(tests/\w+/test_\*\.py)", BY_SCRIPTS)):
+        return True
     return re.search(rf'[/"]{re.escape(path.name)}"', BY_SCRIPTS) is not None
 
 
