@@ -486,6 +486,7 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
       "suppress_tokens": [], "no_repeat_ngram_size": 0, "num_beams": 1, "min_length": 0, "temperature_": 2,
       "guidance_scale": null})") == "; ");
   CHECK(lists(R"({"top_k": -1})") == "; ");
+  CHECK(lists(R"({"top_k": 50})") == "top_k 50; ");  // a default elsewhere
   CHECK(lists(R"({"top_k": 5.0})") == "top_k 5; ");
   // Without effect on a text, but they may replace what a server does by default.
   const auto sampling = config(R"({"do_sample": false, "temperature": 1.0, "top_k": 0})").sampling;

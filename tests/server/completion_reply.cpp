@@ -234,11 +234,13 @@ TEST_CASE(
   REQUIRE(tokenizer().bytes(half) == "\xe2");
   for (const int id : {half, whole}) {
     Token token{.id = id};
+    token.text = "é";
     token.logprobs = Logprobs{-1.5f, {{whole, -0.5f}}};
     reply->add_token(0, token);
   }
   reply->end_text(0, FinishReason::kLength);
   const json told = client->answer["choices"][0]["logprobs"];
+  CHECK(told["text_offset"] == json{0, 1});  // in characters
   CHECK(told["tokens"] == json{"bytes:\\xe2", "a"});
   CHECK(told["top_logprobs"] == json{{{"a", -0.5}, {"bytes:\\xe2", -1.5}}, {{"a", -1.5}}});
 }
