@@ -37,14 +37,19 @@ GenerationConfig set_chat_defaults(CommandLine& line, GenerationConfig config) {
 OptionTexts chat_request_defaults(const GenerationConfig& config) {
   refuse_suppressed_tokens(config);
   OptionTexts defaults;
+  bool is_greedy = false;
   for (const auto& [name, value, changes] : config.sampling) {
     if (name != "do_sample") {
       defaults.emplace_back(name, value);
-    } else if (value == "false") {
-      defaults.emplace_back("temperature", "0");  // a request has no do_sample, and samples at 1 by default
-    } else if (value != "true") {
+    } else if (value == "true" || value == "false") {
+      is_greedy = value == "false";
+    } else {
       throw Error("{}: do_sample is {}, but it must be true or false", config.file, value);
     }
+  }
+  if (is_greedy) {  // a request has no do_sample, and samples at 1 by default
+    std::erase_if(defaults, [](const auto& setting) { return setting.first == "temperature"; });
+    defaults.emplace_back("temperature", "0");
   }
   return defaults;
 }

@@ -40,39 +40,6 @@ enum Type {
 constexpr std::string_view kNotes[] = {"title",       "description", "default",  "examples",
                                        "example",     "$schema",     "$comment", "$defs",
                                        "definitions", "deprecated",  "readOnly", "writeOnly"};
-// What the drafts define and this file does not read. A schema that says it must not be taken for one that
-// does not.
-constexpr std::string_view kNotBuilt[] = {"$anchor",
-                                          "$dynamicAnchor",
-                                          "$dynamicRef",
-                                          "$id",
-                                          "$recursiveAnchor",
-                                          "$recursiveRef",
-                                          "$vocabulary",
-                                          "contains",
-                                          "contentEncoding",
-                                          "contentMediaType",
-                                          "contentSchema",
-                                          "dependencies",
-                                          "dependentRequired",
-                                          "dependentSchemas",
-                                          "disallow",
-                                          "divisibleBy",
-                                          "else",
-                                          "extends",
-                                          "id",
-                                          "if",
-                                          "maxContains",
-                                          "minContains",
-                                          "multipleOf",
-                                          "not",
-                                          "patternProperties",
-                                          "propertyNames",
-                                          "then",
-                                          "unevaluatedItems",
-                                          "unevaluatedProperties",
-                                          "uniqueItems"};
-
 // RFC 3339, RFC 4122, RFC 2673 and RFC 5321. Days fit their months, and the 29th of February its year.
 constexpr const char* kDate =
     "(((000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-("
@@ -105,8 +72,7 @@ RegexPart rule_part(int rule) {
 
 class Compiler {
  public:
-  Compiler(Json schema, const WriteMembers& write, std::vector<std::string>* unknown)
-      : document_(std::move(schema)), write_(write), unknown_(unknown) {
+  Compiler(Json schema, const WriteMembers& write) : document_(std::move(schema)), write_(write) {
     paths_[&document_] = "";
     const Json id = document_.is_object() ? document_.value("$schema", Json()) : Json();
     for (const std::string_view old : {"draft-03", "draft-04", "draft-06", "draft-07"})
@@ -343,9 +309,7 @@ class Compiler {
                  (key == "patternProperties" && value == Json::object())) {
         // These change nothing.
       } else if (std::ranges::find(kNotes, key) == std::end(kNotes)) {
-        if (unknown_ == nullptr || std::ranges::find(kNotBuilt, key) != std::end(kNotBuilt))
-          fail(schema, in_path(key), "this keyword is not supported");
-        unknown_->push_back(paths_.at(schema) + "/" + in_path(key));
+        fail(schema, in_path(key), "this keyword is not supported");
       }
     }
   }
@@ -360,7 +324,7 @@ class Compiler {
         {"null", kNull},     {"boolean", kBoolean}, {"integer", kWhole}, {"number", kWhole | kFraction},
         {"string", kString}, {"array", kArray},     {"object", kObject}};
     const Json& type = schema->at("type");
-    int types = schema->value("nullable", false) ? kNull : 0;
+    int types = schema->contains("nullable") && schema->at("nullable") == true ? kNull : 0;
     for (const Json& name : type.is_array() ? type : Json::array({type})) {
       const auto found = name.is_string() ? known.find(name.get<std::string>()) : known.end();
       if (found == known.end())
@@ -414,7 +378,8 @@ class Compiler {
                return other.contains(item.key()) && is_same(item.value(), other.at(item.key()));
              });
     }
-    if (one.is_array() && other.is_array()) return std::ranges::equal(one, other, is_same);
+    if (one.is_array() && other.is_array())
+      return std::equal(one.begin(), one.end(), other.begin(), other.end(), is_same);
     return one == other;
   }
   /// Whether a value of an enum is valid under the other keywords.
@@ -715,7 +680,6 @@ class Compiler {
                                                      most == RegexPart::kNoLimit ? most : most - 1)});
       if (least == 0) rest = choice({sequence({}), std::move(rest)});
     }
-    if (most != RegexPart::kNoLimit && least > most) return choice({});
     for (std::size_t i = known; i-- > 0;) {
       RegexPart next =
           i == 0 ? sequence({item(i), std::move(rest)}) : sequence({comma(), item(i), std::move(rest)});
@@ -846,7 +810,6 @@ class Compiler {
 
   const Json document_;
   const WriteMembers& write_;
-  std::vector<std::string>* unknown_;
   bool ref_is_alone_ = false;  // before 2019, $ref hides the keywords beside it
   GrammarRules rules_;
   std::map<const Json*, std::string> paths_;
@@ -861,15 +824,14 @@ class Compiler {
 
 }  // namespace
 
-GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write,
-                               std::vector<std::string>* unknown) {
+GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write) {
   if (schema.size() > kMaxBytes)
     throw UsageError("the schema has {} bytes, but at most {} are read", schema.size(), kMaxBytes);
   try {
     Json document = parse_ordered_json(schema, "the schema", kMaxDepth);
     if (!document.is_object() && !document.is_boolean())
       throw UsageError("the schema must be an object, true or false");
-    return Compiler(std::move(document), write, unknown).rules();
+    return Compiler(std::move(document), write).rules();
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {

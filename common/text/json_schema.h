@@ -41,11 +41,7 @@ using WriteMembers = std::function<RegexPart(const ObjectMembers& object, Gramma
 /// Throws UsageError with its place for any other keyword, for a combination that is not built, and for a
 /// schema under which no value is valid. The same for a text that is no JSON, has more than 1,000,000 bytes
 /// or nests deeper than 100.
-///
-/// With a list of `unknown` keywords, those that no draft of JSON Schema defines are put there by their
-/// places and do nothing, as the standard has it. Without one, they are refused, too.
-GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write,
-                               std::vector<std::string>* unknown = nullptr);
+GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write);
 
 /// Reads a file with a schema; without a name, there are no rules. Throws also what read_file throws.
 GrammarRules read_json_schema(const std::string& file, const WriteMembers& write);

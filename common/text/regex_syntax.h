@@ -36,9 +36,8 @@ struct RegexPart {
 ///
 /// The tree has neither counts nor characters: `a{2,5}` is `aa` and a front of three `a`, and a character is
 /// the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as `\b`, `^`,
-/// `a*?`,
-/// `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 50,000 parts, or more
-/// than 100 groups in one another.
+/// `a*?`, `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 50,000 parts,
+/// or more than 100 groups in one another.
 RegexPart parse_regex(std::string_view pattern);
 
 /// For grammars of JSON: what stands between the quotation marks of a string in which a JSON Schema's

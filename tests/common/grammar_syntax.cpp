@@ -8,58 +8,18 @@
 
 #include "common/base/error.h"
 #include "tests/error_message.h"
+#include "tests/texts_of_part.h"
 
 using namespace staircase;
 
 namespace {
 
-using Kind = RegexPart::Kind;
 using Texts = std::set<std::string>;
-
-/// All texts of at most `longest` bytes that a part of rules without recursion describes.
-Texts texts(const GrammarRules& rules, const RegexPart& part, std::size_t longest) {
-  Texts found;
-  const auto followed = [&](const Texts& fronts, const Texts& ends) {
-    Texts both;
-    for (const std::string& front : fronts) {
-      for (const std::string& end : ends)
-        if (front.size() + end.size() <= longest) both.insert(front + end);
-    }
-    return both;
-  };
-  switch (part.kind) {
-    case Kind::kByte:
-      for (int byte = part.bytes.first; byte <= part.bytes.last && longest > 0; ++byte)
-        found.insert(std::string(1, static_cast<char>(byte)));
-      return found;
-    case Kind::kSequence:
-      found = {""};
-      for (const RegexPart& next : part.parts) found = followed(found, texts(rules, next, longest));
-      return found;
-    case Kind::kChoice:
-      for (const RegexPart& one : part.parts) found.merge(texts(rules, one, longest));
-      return found;
-    case Kind::kRepeat: {
-      const int most = part.most == RegexPart::kNoLimit ? static_cast<int>(longest) + 1 : part.most;
-      Texts power{""};
-      for (int times = 0; times <= most && !power.empty(); ++times) {
-        if (times >= part.least) found.insert(power.begin(), power.end());
-        power = followed(power, texts(rules, part.parts.at(0), longest));
-      }
-      return found;
-    }
-    case Kind::kRule:
-      return texts(rules, rules.at(part.rule).part, longest);
-    default:
-      FAIL("a grammar has no such part");
-      return found;
-  }
-}
 
 Texts texts(std::string_view grammar, std::size_t longest = 4) {
   const GrammarRules rules = parse_grammar(grammar);
   CHECK(rules[0].name == "root");
-  return texts(rules, rules[0].part, longest);
+  return texts_of(rules[0].part, longest, rules);
 }
 
 std::string error_of(std::string_view grammar) {

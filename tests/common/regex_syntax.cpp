@@ -9,63 +9,16 @@
 #include "common/base/error.h"
 #include "tests/code_point.h"
 #include "tests/error_message.h"
+#include "tests/texts_of_part.h"
 
 using namespace staircase;
 
 namespace {
 
-using Kind = RegexPart::Kind;
 using Texts = std::set<std::string>;
 
-/// All texts of at most `longest` bytes that a part allows.
-Texts texts(const RegexPart& part, std::size_t longest) {
-  Texts found;
-  const auto followed = [&](const Texts& fronts, const Texts& ends) {
-    Texts both;
-    for (const std::string& front : fronts) {
-      for (const std::string& end : ends)
-        if (front.size() + end.size() <= longest) both.insert(front + end);
-    }
-    return both;
-  };
-  switch (part.kind) {
-    case Kind::kByte:
-      for (int byte = part.bytes.first; byte <= part.bytes.last && longest > 0; ++byte)
-        found.insert(std::string(1, static_cast<char>(byte)));
-      return found;
-    case Kind::kSequence:
-      found = {""};
-      for (const RegexPart& next : part.parts) found = followed(found, texts(next, longest));
-      return found;
-    case Kind::kFront: {
-      Texts front = {""};
-      found = front;
-      for (const RegexPart& next : part.parts) {
-        front = followed(front, texts(next, longest));
-        found.insert(front.begin(), front.end());
-      }
-      return found;
-    }
-    case Kind::kChoice:
-      for (const RegexPart& one : part.parts) found.merge(texts(one, longest));
-      return found;
-    case Kind::kLoop: {
-      const Texts once = texts(part.parts.at(0), longest);
-      found = once;
-      for (std::size_t size = 0; size != found.size();) {
-        size = found.size();
-        found.merge(followed(found, once));
-      }
-      return found;
-    }
-    default:
-      FAIL("a regular expression has no such part");
-  }
-  return found;
-}
-
 Texts texts(std::string_view pattern, std::size_t longest = 4) {
-  return texts(parse_regex(pattern), longest);
+  return texts_of(parse_regex(pattern), longest);
 }
 
 std::string refusal(const std::string& pattern) {

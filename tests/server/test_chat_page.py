@@ -116,7 +116,7 @@ class Recommendations(Page):
 
         self.assertEqual(fields(), ["0.7", "0.9", "0"])
         self.assertEqual(fields(temperature=1, top_p=0.95), ["1", "0.95", "0"])
-        self.assertEqual(fields(do_sample=False, min_p=0.05), ["0", "0.9", "0.05"])
+        self.assertEqual(fields(do_sample=False, temperature=0.8, min_p=0.05), ["0", "0.9", "0.05"])
 
     def test_a_field_that_was_changed_stays(self):
         late = "window.fetch = (fetch => async (...all) => { await new Promise(go => window.go = go); return fetch(...all); })(fetch)"

@@ -152,7 +152,7 @@ class Counters(StandIns):
     def test_a_kernel_beyond_its_limits_fails_and_is_shown(self):
         table, failure = self.counters("| a | b |\ncounters.cpp:1: ERROR: CHECK( sectors_read <= 1 )\n  values: 2", 1)
         self.assertEqual(table, "| a | b |\n")
-        self.assertRegex(failure, "^a kernel asks more of memory than tests/cuda_emulation/counters.cpp allows")
+        self.assertRegex(failure, "^a kernel exceeds its limits in tests/cuda_emulation/counters.cpp")
         self.assertIn("values: 2", self.said.getvalue())
 
 
