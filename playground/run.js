@@ -61,6 +61,10 @@ async function main() {
   copy(program.FS, models, models);
   const named = process.argv.slice(3).map((word) => path.resolve(project, word));
   for (const folder of named.filter((name) => fs.existsSync(path.join(name, "config.json")))) copy(program.FS, folder, folder);
+  for (const name of named.filter((name) => fs.statSync(name, { throwIfNoEntry: false })?.isFile())) {
+    program.FS.mkdirTree(path.dirname(name));
+    program.FS.writeFile(name, fs.readFileSync(name), { canOwn: true });
+  }
   program.FS.chdir(project);
   const status = program.callMain(process.argv.slice(3));
   flush();
