@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -82,6 +83,9 @@ struct HeadRule {
                      ///< empty
 };
 
+/// The window of a layer that sees all positions.
+constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
+
 /// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
 /// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
 /// spread over blocks of block_size (Kwon et al. 2023, section 4.2). That element is then keys[blocks[s, p /
@@ -92,6 +96,7 @@ struct KeysValues {
   Tensor values;  ///< of the same shape
   Tensor blocks =
       {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
+  std::int32_t window = kNoWindow;  ///< a query sees so many positions at most: its own and those before it
 };
 
 /// One of several devices that compute together, each for a rank of its own: a process, or a thread.
@@ -202,13 +207,15 @@ class Device {
                            KeysValues& keys_values) = 0;
 
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
-  /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
-  /// exist at a time, never a matrix of all positions by all positions. Neighbouring query heads share a head
-  /// of keys and values: head h uses h / (n_head / n_kv_head) (Ainslie et al. 2023, section 2.2: grouped
-  /// queries). queries and out [n_tokens, n_head head_size]; out may have any type that operand_dtype names.
-  /// If keys and values have 16 bits, queries and softmax may be rounded to their type before they are
-  /// multiplied; the sums are float32 in any case. The result does not depend, to the bit, on where the
-  /// blocks are or on whether there are any, as long as a row has room for the same number of positions.
+  /// 0 .. p of its row, or with a window of w only p - w + 1 .. p (Beltagy et al. 2020, section 3.1). Keys
+  /// before that weigh nothing, and most of them are not read. For each head, out = softmax(q Kᵀ /
+  /// sqrt(head_size)) V. Only a few rows of scores exist at a time, never a matrix of all positions by all
+  /// positions. Neighbouring query heads share a head of keys and values: head h uses h / (n_head /
+  /// n_kv_head) (Ainslie et al. 2023, section 2.2: grouped queries). queries and out [n_tokens, n_head
+  /// head_size]; out may have any type that operand_dtype names. If keys and values have 16 bits, queries and
+  /// softmax may be rounded to their type before they are multiplied; the sums are float32 in any case. The
+  /// result does not depend, to the bit, on where the blocks are or on whether there are any, as long as a
+  /// row has room for the same number of positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 

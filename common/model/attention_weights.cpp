@@ -111,7 +111,9 @@ void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysVa
       const std::span<const float> query =
           rest.subspan(static_cast<std::size_t>(head_.head) * head_size, head_size);
       std::vector<float>& weights = seen.rows.emplace_back();
-      for (std::size_t p = 0; p < seeing; ++p) {
+      const auto window = static_cast<std::size_t>(keys_values.window);
+      const std::size_t first = seeing > window ? seeing - window : 0;
+      for (std::size_t p = first; p < seeing; ++p) {
         const float score = std::inner_product(query.begin(), query.end(), keys[p].begin(), 0.0f);
         weights.push_back(score / std::sqrt(static_cast<float>(head_size)));
       }
@@ -119,6 +121,7 @@ void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysVa
         throw Error("head {} of layer {} computed a non-finite score: the model's weights are broken",
                     head_.head, head_.layer);
       }
+      weights.insert(weights.begin(), first, 0.0f);
     }
   }
 }

@@ -20,7 +20,8 @@ struct AttentionHead {
 /// What the new tokens of a sequence attend to.
 struct AttentionWeights {
   std::vector<int> tokens;               ///< of all positions that they see, the new ones last
-  std::vector<std::vector<float>> rows;  ///< of each new token: a share for each position up to its own
+  std::vector<std::vector<float>> rows;  ///< of each new token: a share for each position up to its own, 0
+                                         ///< before the layer's window
 };
 
 /// Computes softmax(q Kᵀ / sqrt(head_size)) of one head in each forward pass, in float32 from the queries and

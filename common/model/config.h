@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "kernels/device.h"
 
 namespace staircase {
 
@@ -55,11 +55,18 @@ struct ModelConfig {
   int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends itself
   EndTokens end_tokens = {};  ///< all tokens that end a text
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
+  /// How many positions each layer sees; empty if all layers see all.
+  std::vector<std::int32_t> windows = {};
   /// For the user: settings without effect here, and limits.
   std::vector<std::string> remarks = {};
 
   /// Width of the queries.
   int query_width() const { return n_head * head_size; }
+
+  /// How many positions that layer sees at most.
+  std::int32_t window(int layer) const {
+    return windows.empty() ? kNoWindow : windows[static_cast<std::size_t>(layer)];
+  }
 
   /// Width of the keys, and of the values.
   int key_width() const { return n_kv_head * head_size; }

@@ -2,7 +2,7 @@
 // (SwiGLU), RMSNorm, and query heads that share key heads. SmolLM2 and TinyLlama are of this family as well.
 //
 //   OLMo          (Groeneveld et al. 2024)  layer norm without weights in place of RMSNorm
-//   Mistral       (Jiang et al. 2023)       the same as Llama as long as its window is not full
+//   Mistral       (Jiang et al. 2023)       attention to a window of the newest positions
 //   Qwen2         (Yang et al. 2024)        biases on queries, keys and values
 //   Qwen3         (Yang et al. 2025)        RMSNorm on each head of queries and keys
 //
@@ -19,32 +19,42 @@ namespace {
 
 constexpr int kUsualWindow = 4096;  // in transformers, of Mistral and Qwen
 
-/// No step builds attention to only the newest positions. Up to the length of the window, it equals attention
-/// to all.
-void apply_window(const Settings& settings, ModelConfig& config) {
-  // As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
-  // from max_window_layers on or those in a list.
-  const bool mistral = settings.text_or("model_type", "") == "mistral";
-  bool slides = mistral || (settings.boolean_or("use_sliding_window", false) &&
-                            settings.integer_or("max_window_layers", 28, 0, kLargestSize) < config.n_layer);
-  if (const nlohmann::json* types = settings.find("layer_types"); types && !mistral) {
-    slides = false;
-    for (const nlohmann::json& type : *types) {
-      if (type != "full_attention" && type != "sliding_attention") {
-        throw Error(
-            "{}: a layer's type in layer_types is {}, not \"full_attention\" or \"sliding_attention\"",
-            settings.file(), shown(type));
-      }
-      slides = slides || type == "sliding_attention";
-    }
+/// Which layers have a window, by the list layer_types.
+std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& types, int n_layer) {
+  if (!types.is_array() || std::ssize(types) != n_layer) {
+    throw Error("{}: layer_types is {}, not a list of {} types, one for each layer", settings.file(),
+                shown(types), n_layer);
   }
-  if (!slides || settings.is_null("sliding_window")) return;
+  std::vector<bool> slides;
+  for (const nlohmann::json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      throw Error("{}: a layer's type in layer_types is {}, not \"full_attention\" or \"sliding_attention\"",
+                  settings.file(), shown(type));
+    }
+    slides.push_back(type == "sliding_attention");
+  }
+  return slides;
+}
+
+/// As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
+/// from max_window_layers on or those in a list.
+void apply_window(const Settings& settings, ModelConfig& config) {
+  const bool mistral = settings.text_or("model_type", "") == "mistral";
+  std::vector<bool> slides(static_cast<std::size_t>(config.n_layer), mistral);
+  if (const nlohmann::json* types = settings.find("layer_types"); types && !mistral) {
+    slides = listed_layers(settings, *types, config.n_layer);
+  } else if (!mistral && settings.boolean_or("use_sliding_window", false)) {
+    const int first = settings.integer_or("max_window_layers", 28, 0, kLargestSize);
+    for (int layer = first; layer < config.n_layer; ++layer) slides[static_cast<std::size_t>(layer)] = true;
+  }
+  if (std::ranges::count(slides, true) == 0 || settings.is_null("sliding_window")) return;
   const int window = settings.integer_or("sliding_window", kUsualWindow, 1, kLargestSize);
   if (window >= config.n_positions) return;
-  config.remarks.push_back(
-      fmt::format("sliding_window is {}{}, so a text may have that many positions, not {}", window,
-                  settings.find("sliding_window") ? "" : ", as nothing else is stated", config.n_positions));
-  config.n_positions = window;
+  if (!settings.find("sliding_window")) {
+    config.remarks.push_back(fmt::format(
+        "sliding_window is not stated, so its layers see {} positions, as in transformers", window));
+  }
+  for (const bool one : slides) config.windows.push_back(one ? window : kNoWindow);
 }
 
 /// A head size of 0: the width divided by the number of heads.

@@ -172,11 +172,17 @@ Tensor Pass::hidden(const Tensor& x) const {
 }
 
 KeysValues Pass::keys_values(int layer) const {
-  if (cache_.keeps()) return rows_of(cache_.layer(layer), first_row_);
+  const std::int32_t window = config_.window(static_cast<int>(first_block()) + layer);
+  if (cache_.keeps()) {
+    KeysValues kept = rows_of(cache_.layer(layer), first_row_);
+    kept.window = window;
+    return kept;
+  }
   const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, packed_.longest,
                                         config_.head_size};
   const DType dtype = device_.operand_dtype(batch_.n_tokens(), dtype_);
-  return {sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape)};
+  return {
+      sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape), {}, window};
 }
 
 void Pass::linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue,

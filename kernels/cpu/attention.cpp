@@ -24,6 +24,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/bfloat16_attention.h"
 #include "kernels/cpu/runs.h"
@@ -33,12 +34,14 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// softmax(scale · scores[0 .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
+/// softmax(scale · scores[first .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
 /// Gimelshein 2018, section 2: the largest score is subtracted first, so exp cannot overflow). The others, of
 /// `total` and up to the next whole vector, become 0.
-HWY_INLINE float exponentials(float* scores, float scale, std::int64_t count, std::int64_t total) {
+HWY_INLINE float exponentials(float* scores, float scale, std::int64_t first, std::int64_t count,
+                              std::int64_t total) {
   const Floats d;
   const std::int64_t padded = divide_up(count, kLanes) * kLanes;
+  std::fill(scores, scores + first, -HUGE_VALF);
   std::fill(scores + count, scores + padded, -HUGE_VALF);
   auto largest = hn::Load(d, scores);
   for (std::int64_t i = kLanes; i < padded; i += kLanes) largest = hn::Max(largest, hn::Load(d, scores + i));
@@ -247,7 +250,7 @@ HWY_NOINLINE void attend_few(const QueryTile& tile, const Runs<T>& runs, const R
     float* const own = scores + q * score_stride;
     const std::int64_t seen = tile.seen_by(q);
     if (rest > 0) add_rest_of_scores(tile.queries + q * head_size, runs, seen, whole, own);
-    inverse_sums[q] = exponentials(own, scale, seen, total);
+    inverse_sums[q] = exponentials(own, scale, tile.first_seen(q), seen, total);
   }
   add_values<kQueries>(scores, score_stride, runs, total, next, head_size, out);
   for (int q = 0; q < kQueries; ++q) {
@@ -383,7 +386,7 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
   for (std::int64_t row = 0; row < tile.rows; ++row) {
     float* const own = scores + row * score_stride;
     if (rest > 0) add_rest_of_scores(tile.queries + row * head_size, runs, tile.seen_by(row), whole, own);
-    inverse_sums[row] = exponentials(own, scale, tile.seen_by(row), seen);
+    inverse_sums[row] = exponentials(own, scale, tile.first_seen(row), tile.seen_by(row), seen);
   }
   multiply_panels(scores, tile.rows, score_stride, packed_values, total * kPanel, seen, 0,
                   divide_up(head_size, kHalfPanel),
@@ -425,16 +428,17 @@ HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, co
   });
 }
 
-/// The same with `total` positions whose keys and values are packed as well.
+/// The same with `total` packed positions, of which the first `skipped`, whole panels, are not in `head`.
 HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
-                            const void* packed_values, std::int64_t total, float* scores, float* out) {
+                            const void* packed_values, std::int64_t total, std::int64_t skipped,
+                            float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
       bfloat16::attend_packed(tile, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
-                              static_cast<const std::uint16_t*>(packed_values), total, scores, out);
+                              static_cast<const std::uint16_t*>(packed_values), total, skipped, scores, out);
     } else {
-      attend_tile(tile, runs, static_cast<const float*>(packed_keys),
-                  static_cast<const float*>(packed_values), total, scores, out);
+      attend_tile(tile, runs, static_cast<const float*>(packed_keys) + skipped * runs.head_size,
+                  static_cast<const float*>(packed_values) + skipped * kPanel, total, scores, out);
     }
   });
 }
@@ -479,7 +483,8 @@ HWY_EXPORT(pack_head);
 
 static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
 
-/// One head of the keys and values of one sequence, and the queries that share it.
+/// One head of the keys and values of one sequence, without the positions before the window of its first
+/// query, and the queries that share it.
 struct Head {
   std::int64_t queries;  ///< how many
   std::int64_t start;    ///< the position of the first token
@@ -499,20 +504,29 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
+  // Positions before the window are left out in steps of whole panels and blocks, so every query adds in the
+  // same order as without a window.
+  const std::int64_t window = keys_values.window, step = keys_values.blocks.size() > 0
+                                                             ? std::lcm(kPanel, keys_values.keys.dim(2))
+                                                             : kPanel;
+  const auto whole_steps = [=](std::int64_t positions) {
+    return std::max<std::int64_t>(positions, 0) / step * step;
+  };
 
   std::vector<Head> heads;
   std::int64_t longest = 0, packed_floats = 0;
   for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
-    const std::int64_t count = offsets[s + 1] - offsets[s], total = starts[s] + count;
+    const std::int64_t count = offsets[s + 1] - offsets[s], first = whole_steps(starts[s] + 1 - window);
+    const std::int64_t start = starts[s] - first, total = start + count;
     longest = std::max(longest, total);
     if (count >= kManyQueries)
       packed_floats += n_kv_head * divide_up(total, kPanel) * kPanel * 2 * padded_head;
     for (std::int64_t h = 0; h < n_kv_head; ++h) {
       heads.push_back({count * group,
-                       starts[s],
+                       start,
                        total,
                        offsets[s] * width + h * group * head_size,
-                       {keys_values, static_cast<std::int32_t>(s), h}});
+                       {keys_values, static_cast<std::int32_t>(s), h, first}});
     }
   }
   // A packed tile may have more queries than one in place: in a browser or by matrices it does.
@@ -549,17 +563,22 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   const auto place_of = [=](const Head& head, std::int64_t query) {
     return head.place + query / group * width + query % group * head_size;
   };
-  // attend(tile, scores, to) for the tile of up to `most` queries of that head that begins with `first`.
+  // attend(tile, cache, skipped, scores, to) for the tile of up to `most` queries of that head that begins
+  // with `first`.
   const auto with_tile = [&](int thread, const Head& head, std::int64_t first, std::int64_t most,
                              const auto& attend) {
     float* const scores = memory + thread * thread_floats;
     float* const gathered = scores + score_floats;
     float* const results = gathered + tile_floats;
-    const QueryTile tile{gathered, std::min(most, head.queries - first), first, group, head.start};
+    QueryTile tile{gathered, std::min(most, head.queries - first), first, group, head.start, window};
+    const std::int64_t skipped = whole_steps(tile.first_seen(0));
+    tile.start -= skipped;
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, gathered + row * head_size);
     }
-    attend(tile, scores, results);
+    HeadOfCache cache = head.cache;
+    cache.first += skipped;
+    attend(tile, cache, skipped, scores, results);
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       HWY_DYNAMIC_DISPATCH(store_result)
       (results + row * head_size, head_size, place_of(head, first + row), out);
@@ -574,10 +593,11 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
     const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
     for (std::int64_t first = 0; first < head.queries; first += together) {
-      with_tile(thread, head, first, together, [&](const QueryTile& tile, float* scores, float* to) {
-        const HeadOfCache& then = first + tile.rows < head.queries ? head.cache : next.cache;
-        HWY_DYNAMIC_DISPATCH(attend_in_place)(tile, head.cache, then, scores, to);
-      });
+      with_tile(thread, head, first, together,
+                [&](const QueryTile& tile, const HeadOfCache& cache, std::int64_t, float* scores, float* to) {
+                  const HeadOfCache& then = first + tile.rows < head.queries ? cache : next.cache;
+                  HWY_DYNAMIC_DISPATCH(attend_in_place)(tile, cache, then, scores, to);
+                });
     }
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
@@ -592,10 +612,12 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
           hwy::Prefetch(query + j);
       }
     }
-    with_tile(thread, head, first, packed_queries, [&](const QueryTile& tile, float* scores, float* to) {
-      HWY_DYNAMIC_DISPATCH(attend_packed)
-      (tile, head.cache, head.packed_keys, head.packed_values, head.total, scores, to);
-    });
+    with_tile(
+        thread, head, first, packed_queries,
+        [&](const QueryTile& tile, const HeadOfCache& cache, std::int64_t skipped, float* scores, float* to) {
+          HWY_DYNAMIC_DISPATCH(attend_packed)
+          (tile, cache, head.packed_keys, head.packed_values, head.total, skipped, scores, to);
+        });
   });
 }
 

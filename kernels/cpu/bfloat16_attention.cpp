@@ -323,21 +323,24 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
   return lanes[0];
 }
 
-/// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded. The others are 0 up to the next
-/// multiple of 32 after `total`. Returns 1 / the sum of the weights before rounding.
-STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
-                               std::uint16_t* weights) {
-  const auto first_of = [=](std::int64_t i) {
-    return static_cast<__mmask16>(~(~0u << std::clamp<std::int64_t>(count - i, 0, kLanes)));
+/// weights[i] = exp(scale (scores[i] - the largest)) for first ≤ i < count, rounded. The others are 0 up to
+/// the next multiple of 32 after `total`. Returns 1 / the sum of the weights before rounding.
+STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t first, std::int64_t count,
+                               std::int64_t total, std::uint16_t* weights) {
+  const auto lanes_below = [](std::int64_t lane) {
+    return ~(~0u << std::clamp<std::int64_t>(lane, 0, kLanes));
+  };
+  const auto seen_of = [=](std::int64_t i) {
+    return static_cast<__mmask16>(lanes_below(count - i) & ~lanes_below(first - i));
   };
   __m512 largest = _mm512_set1_ps(-HUGE_VALF);
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    largest = _mm512_mask_max_ps(largest, first_of(i), largest, _mm512_loadu_ps(scores + i));
+    largest = _mm512_mask_max_ps(largest, seen_of(i), largest, _mm512_loadu_ps(scores + i));
   }
   largest = _mm512_set1_ps(combine_lanes(largest, [](float a, float b) { return std::max(a, b); }));
   const __m512 factor = _mm512_set1_ps(scale * 1.44269504f);  // log2 e
   const auto weigh = [&](std::int64_t i) STAIRCASE_TARGET {
-    return power_of_two(first_of(i), (_mm512_loadu_ps(scores + i) - largest) * factor);
+    return power_of_two(seen_of(i), (_mm512_loadu_ps(scores + i) - largest) * factor);
   };
   __m512 sum = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < total; i += kFeatures) {
@@ -391,8 +394,8 @@ void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& 
 void weigh(const QueryTile& tile, std::int64_t head_size, const Memory& memory, float* inverse_sums) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   for (std::int64_t q = 0; q < tile.rows; ++q) {
-    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, tile.seen_by(q), tile.seen(),
-                              memory.weights + q * memory.stride);
+    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, tile.first_seen(q), tile.seen_by(q),
+                              tile.seen(), memory.weights + q * memory.stride);
   }
 }
 
@@ -573,8 +576,11 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
 }
 
 void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
-                   const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out) {
+                   const std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped,
+                   float* scratch, float* out) {
   const Memory memory(scratch, head_size, total);
+  packed_keys += skipped * memory.width;
+  packed_values += skipped * kPanel;
   const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
   round_queries(tile, head_size, memory);
   if (has_bfloat16_matrices(kFeatures)) {
@@ -624,7 +630,7 @@ void attend_in_place(const QueryTile&, const Runs<std::uint16_t>&, const Runs<st
                      float*) {}
 void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
 void attend_packed(const QueryTile&, std::int64_t, const std::uint16_t*, const std::uint16_t*, std::int64_t,
-                   float*, float*) {}
+                   std::int64_t, float*, float*) {}
 
 }  // namespace staircase::bfloat16
 

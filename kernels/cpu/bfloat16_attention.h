@@ -33,8 +33,10 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
 void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
           std::uint16_t* packed_values);
 
-/// attend_in_place with the keys and values that `pack` has packed.
+/// attend_in_place with the keys and values that `pack` has packed. The first `skipped` of these positions,
+/// whole panels, are not among those of the tile.
 void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
-                   const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out);
+                   const std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped,
+                   float* scratch, float* out);
 
 }  // namespace staircase::bfloat16

@@ -97,11 +97,13 @@ inline const std::int32_t* blocks_of(const KeysValues& keys_values, const std::i
   return blocks.size() == 0 ? &row : blocks.data<std::int32_t>() + row * blocks.dim(1);
 }
 
-/// The keys and values of one head of one sequence.
+/// The keys and values of one head of one sequence, from position `first` on. In a paged cache a block begins
+/// there.
 struct HeadOfCache {
   const KeysValues& keys_values;
   std::int32_t row;
   std::int64_t head;
+  std::int64_t first = 0;
 };
 
 class CpuDevice final : public Device {

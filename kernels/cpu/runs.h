@@ -16,7 +16,15 @@ struct Runs {
         head_size(of.keys_values.keys.dim(3)),
         stride(of.keys_values.keys.dim(1) * length * head_size),
         first_keys(of.keys_values.keys.data<T>() + of.head * length * head_size),
-        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {}
+        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {
+    if (of.keys_values.blocks.size() > 0) {
+      blocks += of.first / length;
+    } else {
+      first_keys += of.first * head_size;
+      first_values += of.first * head_size;
+      length -= of.first;
+    }
+  }
 
   const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
   const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
@@ -32,16 +40,19 @@ struct Runs {
 };
 
 /// A few neighbours among the queries of a sequence that share a head of keys and values. These are numbered
-/// token by token, and within each token head by head: query i belongs to token i / group.
+/// token by token, and within each token head by head: query i belongs to token i / group. Positions count
+/// from the first one of the keys and values that the tile gets.
 struct QueryTile {
   const float* queries;  ///< [rows, head_size]
   std::int64_t rows;
   std::int64_t first;  ///< number of the first one
   std::int64_t group;  ///< query heads per key head
   std::int64_t start;  ///< the position of token 0
+  std::int64_t window = kNoWindow;
 
-  /// How many positions the query in that row sees.
+  /// The query in that row sees the positions first_seen(row) .. seen_by(row) - 1.
   std::int64_t seen_by(std::int64_t row) const { return start + (first + row) / group + 1; }
+  std::int64_t first_seen(std::int64_t row) const { return std::max<std::int64_t>(seen_by(row) - window, 0); }
   std::int64_t seen() const { return seen_by(rows - 1); }
 };
 

@@ -53,12 +53,13 @@ __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y) / blocks_of_group;
   const int first_of_group = static_cast<int>(blockIdx.y) % blocks_of_group * kHeads;
   const int sequence = heads.sequences.of_token(token), split = static_cast<int>(blockIdx.z);
-  const int seen = heads.sequences.position(sequence, token) + 1;
+  const int position = heads.sequences.position(sequence, token), first_key = heads.first_key(position);
+  const int seen = position + 1 - first_key;
   const int least = max(divide_up(seen, static_cast<int>(gridDim.z)), kKeysOfSplit);
   const int splits = divide_up(seen, least), share = divide_up(seen, splits);
-  const int first = split * share;
+  const int first = first_key + split * share;
   return {token, sequence, kv_head, kv_head * group + first_of_group, min(kHeads, group - first_of_group),
-          split, splits,   first,   min(seen, first + share)};
+          split, splits,   first,   min(position + 1, first + share)};
 }
 
 /// How the threads share the values of a chunk. Neighbours take kVector columns each of one row; these groups

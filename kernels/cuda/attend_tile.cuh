@@ -84,13 +84,17 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const float*
   }
 }
 
-/// A query sees no key after its own position. `first_key` and `position` are the tile's.
-__device__ __forceinline__ void hide_later_keys(int first_key, int position, ThreadScores& scores) {
+/// A query sees no key after its own position and none before its window. `first_key` and `position` are the
+/// tile's.
+template <typename Stored>
+__device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
+                                                 ThreadScores& scores) {
 #pragma unroll
   for (int q = 0; q < kThreadQueries; ++q) {
 #pragma unroll
     for (int k = 0; k < kThreadKeys; ++k) {
-      if (first_key + team_member() + k * kTeam > position + first_own_query() + q) scores[q][k] = -INFINITY;
+      if (!heads.sees(position + first_own_query() + q, first_key + team_member() + k * kTeam))
+        scores[q][k] = -INFINITY;
     }
   }
 }
@@ -105,14 +109,14 @@ __device__ __forceinline__ void exponentials(const ThreadScores& scores,
     float tile_largest = -INFINITY;
 #pragma unroll
     for (int k = 0; k < kThreadKeys; ++k) tile_largest = fmaxf(tile_largest, scores[q][k]);
-    // Every query sees key 0, so this is finite from the first tile on.
     const float largest = fmaxf(softmax[q].largest, warp_max<kTeam>(tile_largest));
-    shrink[q] = expf(softmax[q].largest - largest);
+    const float reference = OnlineSoftmax::reference(largest);
+    shrink[q] = expf(softmax[q].largest - reference);
     softmax[q].largest = largest;
     softmax[q].sum *= shrink[q];
 #pragma unroll
     for (int k = 0; k < kThreadKeys; ++k) {
-      const float weight = expf(scores[q][k] - largest);
+      const float weight = expf(scores[q][k] - reference);
       softmax[q].sum += weight;
       weights[(first_own_query() + q) * kWeightStride + team_member() + k * kTeam] = weight;
     }
@@ -200,7 +204,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
 
   OnlineSoftmax softmax[kThreadQueries];
   float4 result[kThreadQueries][kMaxHead / (4 * kTeam)] = {};
-  for (int first_key = 0; first_key < tile.seen(); first_key += kTileKeys) {
+  for (int first_key = heads.first_key(tile.position); first_key < tile.seen(); first_key += kTileKeys) {
     const auto place = [&](int row) { return heads.key(tile.sequence, kv_head, first_key + row); };
     const int keys = min(kTileKeys, tile.seen() - first_key);
     __syncthreads();  // no thread reads the last tile's values any more
@@ -210,7 +214,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
     ThreadScores scores = {};
     float shrink[kThreadQueries];
     multiply_keys(queries, tile_rows, size, scores);
-    hide_later_keys(first_key, tile.position, scores);
+    hide_unseen_keys(heads, first_key, tile.position, scores);
     exponentials(scores, softmax, weights, shrink);
     shrink_results(shrink, result);
 

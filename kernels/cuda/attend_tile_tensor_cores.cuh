@@ -59,11 +59,13 @@ struct KeyTiles {
   __device__ Stored* values(int number) const { return keys(number) + kTileKeys * stride; }
 };
 
-/// Starts to copy the keys and values of tile `number` to shared memory.
+/// Starts to copy the keys and values of tile `number` to shared memory. The first tile begins with the first
+/// key that a query sees.
 template <int kTileKeys, typename Stored>
 __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int kv_head,
                                                int number, const KeyTiles<kTileKeys, Stored>& to) {
-  const int first_key = number * kTileKeys, count = min(kTileKeys, tile.seen() - first_key);
+  const int first_key = heads.first_key(tile.position) + number * kTileKeys;
+  const int count = min(kTileKeys, tile.seen() - first_key);
   const int pieces = heads.size / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
     const int row = i / pieces, feature = i % pieces * 8;
@@ -113,16 +115,19 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
   }
 }
 
-/// A query sees no key after its own position. `first_key` and `position` are the tile's.
-template <int kScores>
-__device__ __forceinline__ void hide_later_keys(int first_key, int position, float (&scores)[kScores][4]) {
-  if (first_key + kScores * 8 - 1 <= position + first_query_of_warp()) return;  // every query sees every key
+/// A query sees no key after its own position and none before its window. `first_key` and `position` are the
+/// tile's.
+template <int kScores, typename Stored>
+__device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
+                                                 float (&scores)[kScores][4]) {
+  const int first_query = position + first_query_of_warp();
+  if (first_key + kScores * 8 - 1 <= first_query && first_key >= heads.first_key(first_query + 15)) return;
 #pragma unroll
   for (int k = 0; k < kScores; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = first_key + k * 8 + lane_place().pair + i % 2;
-      if (key > position + query_of_lane(i / 2)) scores[k][i] = -INFINITY;
+      if (!heads.sees(position + query_of_lane(i / 2), key)) scores[k][i] = -INFINITY;
     }
   }
 }
@@ -132,7 +137,7 @@ __device__ __forceinline__ void hide_later_keys(int first_key, int position, flo
 template <int kScores>
 __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScores][4],
                                              OnlineSoftmax (&softmax)[2], float (&shrink)[2]) {
-  float tile_largest[2] = {-INFINITY, -INFINITY};
+  float tile_largest[2] = {-INFINITY, -INFINITY}, reference[2];
 #pragma unroll
   for (int k = 0; k < kScores; ++k) {
 #pragma unroll
@@ -140,9 +145,9 @@ __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScore
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // Every query sees key 0, so this is finite from the first tile on.
     const float largest = fmaxf(softmax[half].largest, scale * warp_max<4>(tile_largest[half]));
-    shrink[half] = ex2_approx_ftz(softmax[half].largest - largest);
+    reference[half] = OnlineSoftmax::reference(largest);
+    shrink[half] = ex2_approx_ftz(softmax[half].largest - reference[half]);
     softmax[half].largest = largest;
     softmax[half].sum *= shrink[half];
   }
@@ -150,7 +155,7 @@ __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScore
   for (int k = 0; k < kScores; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[k][i] = ex2_approx_ftz(scale * scores[k][i] - softmax[i / 2].largest);
+      scores[k][i] = ex2_approx_ftz(scale * scores[k][i] - reference[i / 2]);
       softmax[i / 2].sum += scores[k][i];
     }
   }
@@ -228,17 +233,18 @@ __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(H
   OnlineSoftmax softmax[2];
   float result[kMaxHead / 8][4] = {};
   const float scale = heads.scale * 1.44269504f;  // log2(e), since GPUs compute powers of 2
-  for (int number = 0; number * kTileKeys < tile.seen(); ++number) {
+  const int window_begin = heads.first_key(tile.position);
+  for (int number = 0; window_begin + number * kTileKeys < tile.seen(); ++number) {
     cp_async_wait_group<0>();
     __syncthreads();  // all warps see the tile; none reads the previous one any more
-    if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(heads, tile, kv_head, number + 1, tiles);
-    const int first_key = number * kTileKeys, first_query = first_query_of_warp();
+    const int first_key = window_begin + number * kTileKeys, first_query = first_query_of_warp();
+    if (first_key + kTileKeys < tile.seen()) begin_to_fetch(heads, tile, kv_head, number + 1, tiles);
     const bool sees = first_query < tile.count && first_key <= tile.position + first_query + 15;
     if (!sees) continue;  // no query of the warp sees a key of this tile
 
     float scores[kTileKeys / 8][4] = {}, shrink[2];
     multiply_keys(queries, tiles.keys(number), size, scores);
-    hide_later_keys(first_key, tile.position, scores);
+    hide_unseen_keys(heads, first_key, tile.position, scores);
     exponentials(scale, scores, softmax, shrink);
     shrink_results(shrink, result);
     add_values(scores, tiles.values(number), size, result);

@@ -58,6 +58,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                             static_cast<int>(n_kv_head),
                             size,
                             Blocks(keys_values),
+                            keys_values.window,
                             1.0f / std::sqrt(static_cast<float>(size)),
                             out.dtype(),
                             out.data<void>()};
@@ -93,13 +94,14 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
         " features where their number is a multiple of " + std::to_string(kVector) + ", else of up to " +
         std::to_string(kSplitThreads) + ", not of " + std::to_string(size));
   }
-  // Four blocks per multiprocessor, as long as each of them has some 64 keys when the cache is full.
+  // Four blocks per multiprocessor, as long as each of them has some 64 keys when the cache or the window is
+  // full.
   const int at_once = heads_at_once(heads.group());
   const std::int64_t head_blocks = n_kv_head * divide_up(heads.group(), at_once);
   const std::int64_t block_rows = std::max<std::int64_t>(1, n_tokens * head_blocks);
+  const std::int64_t longest = std::min<std::int64_t>(heads.blocks.capacity(), keys_values.window);
   const std::int64_t splits = std::clamp<std::int64_t>(
-      std::min(divide_up<std::int64_t>(4 * multiprocessors_, block_rows), heads.blocks.capacity() / 64), 1,
-      kMaxSplits);
+      std::min(divide_up<std::int64_t>(4 * multiprocessors_, block_rows), longest / 64), 1, kMaxSplits);
   Splits parts{};
   if (splits > 1) {
     const std::int64_t rows = n_tokens * n_head;

@@ -13,6 +13,7 @@ struct Heads {
   const Stored* values;
   int n_head, n_kv_head, size;
   Blocks blocks;
+  int window;   ///< positions that a query sees at most
   float scale;  ///< 1 / sqrt(size)
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
@@ -25,6 +26,10 @@ struct Heads {
   __device__ std::int64_t key(int sequence, int kv_head, int position) const {
     return blocks.place(sequence, kv_head, n_kv_head, position) * size;
   }
+  /// The first key that the query at that position sees.
+  __device__ int first_key(int position) const { return max(position - window + 1, 0); }
+  /// Whether that query sees that key.
+  __device__ bool sees(int position, int key) const { return key <= position && key > position - window; }
   __device__ void store(int token, int head, int feature, float value) const {
     store_as(out_type, out, query(token, head) + feature, value);
   }
@@ -35,6 +40,10 @@ struct Heads {
 struct OnlineSoftmax {
   float largest = -INFINITY;  ///< score so far
   float sum = 0.0f;           ///< of the weights so far, each exp(score - largest)
+
+  /// What weights are relative to: the largest score. Before a window's first key there is none, and any
+  /// number will do.
+  __device__ static float reference(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 };
 
 /// Neighbouring queries of a sequence, for kernels whose blocks take several.

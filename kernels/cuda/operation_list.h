@@ -48,6 +48,7 @@ class OperationList {
     add(keys_values.keys);
     add(keys_values.values);
     add(keys_values.blocks);
+    add(keys_values.window);
   }
   void add(float number) { add(std::bit_cast<std::uint32_t>(number)); }
   template <typename Number>

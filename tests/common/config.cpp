@@ -372,29 +372,54 @@ TEST_CASE("impossible sizes of other families are refused with key and value") {
   CHECK(says(error_of("gpt_neox", "rotary_pct", 1.5), "12 of the 8 features"));
 }
 
-TEST_CASE("a window counts where it is in use, and texts stay within it") {
-  CHECK(read(valid_of("mistral").dump()).n_positions == 64);
-  const auto positions = [](const std::string& family, const json& more) {
+TEST_CASE("a window counts where it is in use, layer by layer") {
+  using Windows = std::vector<std::int32_t>;
+  const auto windows = [](const std::string& family, const json& more) {
     json settings = valid_of(family);
     settings.update(more);
-    return read(settings.dump()).n_positions;
+    const ModelConfig config = read(settings.dump());
+    CHECK(config.n_positions == 64);
+    for (int layer = 0; layer < config.n_layer; ++layer) {
+      const auto l = static_cast<std::size_t>(layer);
+      CHECK(config.window(layer) == (config.windows.empty() ? kNoWindow : config.windows[l]));
+    }
+    return config.windows;
   };
-  CHECK(positions("mistral", {{"sliding_window", 20}}) == 20);
-  CHECK(positions("mistral", {{"sliding_window", 64}}) == 64);
-  CHECK(positions("mistral", {{"sliding_window", nullptr}}) == 64);
-  CHECK(positions("qwen2", {{"sliding_window", 20}}) == 64);
-  CHECK(positions("qwen2", {{"sliding_window", 20}, {"use_sliding_window", false}}) == 64);
-  const json from_first{{"sliding_window", 20}, {"use_sliding_window", true}, {"max_window_layers", 0}};
-  for (const std::string qwen : {"qwen2", "qwen3"}) CHECK(positions(qwen, from_first) == 20);
-  const json full{"full_attention", "full_attention"}, mixed{"full_attention", "sliding_attention"};
-  CHECK(positions("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
-        64);
-  CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", mixed}}) == 20);
-  const json first{"sliding_attention", "full_attention"};
-  CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", first}}) == 20);
-  CHECK(positions("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == 20);
+  CHECK(windows("mistral", json::object()) == Windows{});
+  CHECK(windows("mistral", {{"sliding_window", 20}}) == Windows{20, 20});
+  CHECK(windows("mistral", {{"sliding_window", 63}}) == Windows{63, 63});
+  CHECK(windows("mistral", {{"sliding_window", 64}}) == Windows{});
+  CHECK(windows("mistral", {{"sliding_window", nullptr}}) == Windows{});
+  CHECK(windows("qwen2", {{"sliding_window", 20}}) == Windows{});
+  CHECK(windows("qwen2", {{"sliding_window", 20}, {"use_sliding_window", false}}) == Windows{});
+  json slides{{"sliding_window", 20}, {"use_sliding_window", true}, {"max_window_layers", 0}};
+  for (const std::string qwen : {"qwen2", "qwen3"}) {
+    for (const auto& [first, want] : {std::pair{0, Windows{20, 20}}, {1, Windows{kNoWindow, 20}}, {2, {}}}) {
+      slides["max_window_layers"] = first;
+      CHECK(windows(qwen, slides) == want);
+    }
+  }
+  const json full{"full_attention", "full_attention"}, last{"full_attention", "sliding_attention"},
+      first{"sliding_attention", "full_attention"};
+  CHECK(windows("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
+        Windows{});
+  CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", last}}) == Windows{kNoWindow, 20});
+  CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", first}}) == Windows{20, kNoWindow});
+  CHECK(windows("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == Windows{20, 20});
+}
+
+TEST_CASE("types of layers that are not built are named") {
   CHECK(says(error_of("qwen3", "layer_types", json{"full_attention", "chunked_attention"}), "layer_types",
              "\"chunked_attention\"", "\"sliding_attention\""));
+  for (const json& types : {json::array(), json{"full_attention"}, json(3), json("full_attention"),
+                            json{"full_attention", "full_attention", "full_attention"}}) {
+    CAPTURE(types.dump());
+    CHECK(says(error_of("qwen3", "layer_types", types), "layer_types is ", "not a list of 2 types"));
+  }
+  for (const json& window : {json(0), json(-1), json(2.5), json("wide")}) {
+    CAPTURE(window.dump());
+    CHECK(says(error_of("mistral", "sliding_window", window), "sliding_window is "));
+  }
 }
 
 TEST_CASE("a window that is meant and not written is transformers' of 4,096") {
@@ -408,25 +433,30 @@ TEST_CASE("a window that is meant and not written is transformers' of 4,096") {
                            json{{"layer_types", {"full_attention", "full_attention"}}}}) {
     CAPTURE(more.dump());
     const ModelConfig mistral = config("mistral", more);
-    CHECK(mistral.n_positions == 4096);
+    CHECK(mistral.windows == std::vector<std::int32_t>{4096, 4096});
     REQUIRE(mistral.remarks.size() == 1);
-    CHECK(says(mistral.remarks[0], "sliding_window is 4096", "not 8192"));
+    CHECK(says(mistral.remarks[0], "sliding_window is not stated", "4096 positions"));
   }
-  CHECK(config("mistral", {{"sliding_window", nullptr}}).n_positions == 8192);
+  CHECK(config("mistral", {{"sliding_window", nullptr}}).windows.empty());
+  CHECK(config("mistral", {{"sliding_window", 4096}}).remarks.empty());
   CHECK(config("mistral", {{"max_position_embeddings", 4096}}).remarks.empty());
   for (const std::string qwen : {"qwen2", "qwen3"}) {
-    const auto positions = [&](const json& more) { return config(qwen, more).n_positions; };
-    CHECK(positions(json::object()) == 8192);
-    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 1}}) == 4096);
-    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 1}, {"sliding_window", nullptr}}) ==
-          8192);
+    const auto last_window = [&](const json& more) {
+      const ModelConfig found = config(qwen, more);
+      return found.window(found.n_layer - 1);
+    };
+    CHECK(last_window(json::object()) == kNoWindow);
+    CHECK(last_window({{"use_sliding_window", true}, {"max_window_layers", 1}}) == 4096);
+    CHECK(
+        last_window({{"use_sliding_window", true}, {"max_window_layers", 1}, {"sliding_window", nullptr}}) ==
+        kNoWindow);
     // The layers before max_window_layers, 28 if it is missing, see everything; here there are two.
-    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 2}}) == 8192);
-    CHECK(positions({{"use_sliding_window", true}}) == 8192);
-    CHECK(positions({{"use_sliding_window", true}, {"num_hidden_layers", 29}}) == 4096);
+    CHECK(last_window({{"use_sliding_window", true}, {"max_window_layers", 2}}) == kNoWindow);
+    CHECK(last_window({{"use_sliding_window", true}}) == kNoWindow);
+    CHECK(last_window({{"use_sliding_window", true}, {"num_hidden_layers", 29}}) == 4096);
   }
   for (const std::string other : {"llama", "olmo"})
-    CHECK(config(other, {{"sliding_window", 20}}).n_positions == 8192);
+    CHECK(config(other, {{"sliding_window", 20}}).windows.empty());
 }
 
 TEST_CASE("all end tokens count, those of config.json and those of generation_config.json") {

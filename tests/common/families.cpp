@@ -32,8 +32,9 @@ using Tokens = std::vector<int>;
 
 const std::filesystem::path kFamilies =
     std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families";
-const std::vector<std::string> kNames{"gpt2",    "pythia",  "neox-sequential", "olmo", "llama-2",
-                                      "llama-3", "smollm2", "qwen2",           "qwen3"};
+const std::vector<std::string> kNames{"gpt2",    "pythia",       "neox-sequential", "olmo",
+                                      "llama-2", "llama-3",      "smollm2",         "qwen2",
+                                      "qwen3",   "qwen2-window", "mistral-window"};
 
 /// A GPU adds in other orders.
 const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
@@ -71,13 +72,18 @@ std::vector<double> turned_head(const std::vector<float>& w, std::span<const dou
 
 TEST_CASE("a watched head of a group attends to the keys of its group, in every layer") {
   const std::filesystem::path gqa = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/tales-gqa-1m";
-  for (const auto& path : {gqa, kFamilies / "smollm2"}) {  // two and three heads to a key
+  // Two and three heads to a key; a window.
+  for (const auto& path : {gqa, kFamilies / "smollm2", kFamilies / "mistral-window"}) {
     CAPTURE(path.string());
     Model model = Model::load(path, make_test_device(2));
     const ModelConfig& config = model.config();
     const auto weights = stored_weights(model, "llama");
     const std::size_t width = static_cast<std::size_t>(config.n_embd);
-    const Tokens tokens{321, 11, 5, 900, 17, 2};
+    Tokens tokens{321, 11, 5, 900, 17, 2};
+    if (!config.windows.empty()) {
+      while (std::ssize(tokens) < config.window(0) + 3)
+        tokens.push_back(100 + 7 * static_cast<int>(tokens.size()));
+    }
     std::map<std::string, std::vector<float>> stages;
     model.on_stage([&](std::string_view stage, std::span<const float> x) {
       stages[std::string(stage)].assign(x.begin(), x.end());
@@ -111,6 +117,10 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
                                          head * size, size, t, config.rope_theta);
           std::vector<double> shares;
           for (std::size_t p = 0; p <= t; ++p) {
+            if (t - p >= static_cast<std::size_t>(config.window(layer))) {
+              shares.push_back(0.0);
+              continue;
+            }
             const auto key = turned_head(weights.at(block + "self_attn.k_proj.weight"), normed[p],
                                          head / group * size, size, p, config.rope_theta);
             shares.push_back(

@@ -162,9 +162,8 @@ TEST_CASE("settings that compute something else reach the reader of the configur
   const TemporaryFolder folder;
   const ModelConfig windowed =
       read_config(folder.write("m.gguf", llama().number("llama.attention.sliding_window", 128).bytes()));
-  CHECK(windowed.n_positions == 128);
-  REQUIRE(windowed.remarks.size() == 1);
-  CHECK(says(windowed.remarks[0], "sliding_window is 128", "not 256"));
+  CHECK(windowed.n_positions == 256);
+  CHECK(windowed.windows == std::vector<std::int32_t>(static_cast<std::size_t>(windowed.n_layer), 128));
   for (const char* factor : {"llama.rope.scaling.attn_factor", "llama.rope.scaling.yarn_attn_factor"}) {
     CHECK(says(error_of(llama().real(factor, 1.5f)), factor, "is 1.5"));
     CHECK(error_of(llama().real(factor, 1.0f)) == "");

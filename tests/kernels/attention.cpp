@@ -22,6 +22,7 @@ struct Attention {
   float scale = 1.0f;             // of queries and keys
   DType dtype = DType::kFloat32;  // of keys and values
   std::size_t group = 1;          // query heads per key head
+  std::int32_t window = kNoWindow;
 
   std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare, n_kv_head = n_head / group;
   Values queries, keys, values;
@@ -72,15 +73,16 @@ struct Attention {
     const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_kv_head),
                       static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
     Tensor out = upload_as(out_type, device, {rows, columns}, Values(n_tokens * width, kNaN));
-    const KeysValues keys_values{upload_as(dtype, device, cache, keys),
-                                 upload_as(dtype, device, cache, values)};
+    const KeysValues keys_values{
+        upload_as(dtype, device, cache, keys), upload_as(dtype, device, cache, values), {}, window};
     device.attention(make_batch(device, sequences), upload(device, {rows, columns}, queries), keys_values,
                      out);
     return download_any(device, out);
   }
 
   void check(double tolerance) const {
-    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head, group);
+    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head, group,
+                                       static_cast<std::size_t>(window));
     on_every_device([&](Device& device) {
       const bool on_vector_units =
           !has_one_kernel(device) && (n_tokens < 12 * sequences.size() || head_size % 16 != 0);
@@ -90,6 +92,7 @@ struct Attention {
       CAPTURE(n_head);
       CAPTURE(group);
       CAPTURE(head_size);
+      CAPTURE(window);
       INFO(to_string(dtype));
       const Values got = run(device);
       CHECK(difference("out", got, want, width, within) == "");
@@ -242,6 +245,73 @@ TEST_CASE(
   for (const DType dtype : kTypes) {
     Attention({{3000, 1}, {17, 1}, {2047, 4}}, 9, 64, 1.0f, dtype, 3).check(1e-6);
     Attention({{2500, 20}}, 4, 16, 1.0f, dtype, 2).check(1e-6);
+  }
+}
+
+TEST_CASE("a query sees no more positions than the window has") {
+  const std::vector<Sequence> batches[] = {
+      {{0, 130}}, {{299, 1}, {62, 1}, {63, 1}, {64, 1}, {0, 1}, {5, 0}}, {{150, 3}, {0, 33}, {30, 70}}};
+  for (const DType dtype : kTypes) {
+    for (const auto& [n_head, group, head_size] :
+         {std::tuple{3u, 1u, 15u}, {1u, 1u, 64u}, {4u, 2u, 16u}, {2u, 2u, 128u}, {1u, 1u, 200u}}) {
+      for (const std::int32_t window : {1, 16, 63, 64, 65, 129}) {
+        for (const auto& batch : batches) {
+          Attention attention(batch, n_head, head_size, 1.0f, dtype, group);
+          attention.window = window;
+          attention.check(1e-6);
+        }
+      }
+    }
+    Attention far({{700, 1}, {959, 1}}, 1, 16, 1.0f, dtype);  // on a GPU several blocks share a long window
+    for (const std::int32_t window : {130, 500}) {
+      far.window = window;
+      far.check(1e-6);
+    }
+  }
+}
+
+TEST_CASE("keys far before the window are not read") {
+  for (const DType dtype : kTypes) {
+    for (const int count : {1, 2, 17, 60}) {
+      Attention attention({{400, count}}, 2, 16, 1.0f, dtype);
+      attention.window = 30;
+      on_every_device([&](Device& device) {
+        const Values before = attention.run(device);
+        Attention broken = attention;
+        for (std::size_t head = 0; head < 2; ++head) {
+          for (std::size_t i = head * attention.capacity * 16, end = i + 300 * 16; i < end; ++i) {
+            broken.keys[i] = broken.values[i] = kNaN;
+          }
+        }
+        CHECK(same_bits(broken.run(device), before));
+      });
+    }
+  }
+}
+
+TEST_CASE("on the CPU queries with a window get the same bits alone, in parts and all together") {
+  const std::unique_ptr<Device> device = make_cpu_device(2);
+  for (const DType dtype : kTypes) {
+    for (const std::size_t head_size : {15u, 64u, 80u}) {
+      Attention all({{100, 90}}, 4, head_size, 1.0f, dtype, 2);
+      for (const std::int32_t window : {1, 20, 64, 70}) {
+        all.window = window;
+        const Values together = all.run(*device);
+        for (const int step : {1, 3, 16, 17, 40}) {
+          Values pieces;
+          for (int first = 0; first < 90; first += step) {
+            Attention piece = all.piece(first, std::min(step, 90 - first));
+            const Values out = piece.run(*device);
+            pieces.insert(pieces.end(), out.begin(), out.end());
+          }
+          CAPTURE(to_string(dtype));
+          CAPTURE(head_size);
+          CAPTURE(window);
+          CAPTURE(step);
+          CHECK(same_bits(pieces, together));
+        }
+      }
+    }
   }
 }
 

@@ -101,13 +101,14 @@ struct Paged {
     return all;
   }
 
-  void check_attention() const {
+  void check_attention(std::int32_t window = kNoWindow) const {
     const Values queries = rounded(random_values(n_tokens() * group * width, 1), dtype);
     const Values keys = random_cache(2), values = random_cache(3);
-    const auto want =
-        naive::attention(sequences, queries, keys, values, capacity, group * width, group * n_head, group);
+    const auto want = naive::attention(sequences, queries, keys, values, capacity, group * width,
+                                       group * n_head, group, static_cast<std::size_t>(window));
     on_every_device([&](Device& device) {
-      const auto run = [&](const KeysValues& keys_values) {
+      const auto run = [&](KeysValues keys_values) {
+        keys_values.window = window;
         Tensor out = result_tensor(device, shape_of(n_tokens(), group * width));
         device.attention(make_batch(device, sequences),
                          upload(device, shape_of(n_tokens(), group * width), queries), keys_values, out);
@@ -175,6 +176,18 @@ TEST_CASE("attention in blocks agrees with its formula when the cache is long") 
     Paged{{{700, 1}, {959, 1}, {3, 1}}, 3, 16, 60, 0, dtype}.check_attention();
     Paged{{{512, 1}}, 12, 64, 33, 0, dtype}.check_attention();
     Paged{{{256, 130}}, 2, 64, 25, 0, dtype}.check_attention();
+  }
+}
+
+TEST_CASE("attention with a window in blocks gives the same bits as in contiguous rows") {
+  for (const DType dtype : kTypes) {
+    for (const std::int32_t window : {1, 17, 64, 100}) {
+      for (const std::size_t block_size : {16u, 48u, 64u}) {
+        const std::size_t most = 384 / block_size;
+        Paged{{{290, 1}, {0, 150}, {220, 5}}, 1, 24, most, 0, dtype, block_size}.check_attention(window);
+        Paged{{{200, 1}, {330, 20}}, 1, 64, most, 0, dtype, block_size, 3}.check_attention(window);
+      }
+    }
   }
 }
 

@@ -111,10 +111,11 @@ inline Doubles turned(Doubles head, int position, size_t rotary, double theta) {
   return head;
 }
 
-/// queries [n_tokens, width], keys and values [n_sequences, n_head / group, capacity, head_size].
+/// queries [n_tokens, width], keys and values [n_sequences, n_head / group, capacity, head_size]. A query
+/// sees its own position and the window - 1 before it.
 inline Doubles attention(const std::vector<Sequence>& sequences, const Values& queries, const Values& keys,
-                         const Values& values, size_t capacity, size_t width, size_t n_head,
-                         size_t group = 1) {
+                         const Values& values, size_t capacity, size_t width, size_t n_head, size_t group = 1,
+                         size_t window = kNoWindow) {
   const size_t head_size = width / n_head, n_kv_head = n_head / group;
   Doubles result(queries.size());
   size_t token = 0;
@@ -125,6 +126,10 @@ inline Doubles attention(const std::vector<Sequence>& sequences, const Values& q
         const size_t first = head * head_size, cache = (s * n_kv_head + head / group) * capacity * head_size;
         Doubles scores(seen);
         for (size_t p = 0; p < seen; ++p) {
+          if (p + window < seen) {
+            scores[p] = -INFINITY;
+            continue;
+          }
           for (size_t i = 0; i < head_size; ++i) {
             scores[p] += static_cast<double>(queries[token * width + first + i]) *
                          static_cast<double>(keys[cache + p * head_size + i]);
