@@ -31,6 +31,7 @@ ModelConfig configure(const Settings& settings) {
   const Rotary rotary(settings, config.head_size, kRotation);
   config.rotary_size = rotary.size();
   config.rope_theta = rotary.theta();
+  config.n_positions = std::max(config.n_positions, rotary.context());
   const std::size_t n = config.n_embd, biases = 3 * n + n + config.n_inner + n, norms = 2 * 2 * n;
   config.vector_numbers = config.n_layer * (biases + norms) + 2 * n;
   return config;

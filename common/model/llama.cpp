@@ -91,6 +91,7 @@ ModelConfig configure(const Settings& settings, int head_size) {
   }
   config.rotary_size = rotary.size();
   config.rope_theta = rotary.theta();
+  config.n_positions = std::max(config.n_positions, rotary.context());
   config.mlp_matrices = 3;
   config.vector_numbers = (std::size_t{2} * config.n_layer + 1) * config.n_embd;
   apply_window(settings, config);

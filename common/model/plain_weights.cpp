@@ -78,6 +78,9 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
         "plain loops need the model's folder, whose config.json has the settings",
         family);
   }
+  if (!model.config().windows.empty()) {
+    throw Error("this {} has layers that see a window only, which no step has in plain loops", family);
+  }
   if (extra != Extra::kScaledRotation && rotary_scaling(model).factor != 1.0) {
     throw Error("this {} has scaled rotary positions, which {}", family,
                 family == "llama" ? "come with 89-scaled-rotation" : "no step has in plain loops");

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <string>
 
 #include "common/base/error.h"
+#include "common/model/family.h"
 
 namespace staircase {
 namespace {
@@ -34,12 +36,59 @@ Settings rope_settings(const Settings& settings) {
   return rope;
 }
 
+/// Folders have the older name of the type, the newer one, or both.
+std::string type_of(const Settings& rope) {
+  return rope.text_or("rope_type", rope.text_or("type", "default"));
+}
+
+/// How many positions the model was trained with before its rotation was scaled.
+double original_context(const Settings& settings, const Settings& rope) {
+  const std::string original = "original_max_position_embeddings";
+  const Settings& place = settings.find(original) ? settings : rope;
+  return place.find(original) ? place.positive(original) : settings.positive("max_position_embeddings");
+}
+
+/// YaRN's scaling (Peng et al. 2023, section 3). Like Llama 3.1's it slows the slow pairs by `factor` and
+/// keeps the fast ones, but between the two the speed changes evenly from pair to pair.
+struct Yarn {
+  Yarn(const Settings& settings, const Settings& rope, int size, double theta) {
+    const double context = original_context(settings, rope);
+    factor = rope.positive_or("factor", settings.positive("max_position_embeddings") / context);
+    const double fast = rope.positive_or("beta_fast", 32.0), slow = rope.positive_or("beta_slow", 1.0);
+    if (fast < slow) {
+      throw Error("{}: beta_fast is {}, less than beta_slow, which is {}", rope.file(), fast, slow);
+    }
+    // The pair that turns so many times within the original context.
+    const auto pair_of = [&](double turns) {
+      return size * std::log(context / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+    };
+    first = pair_of(fast), last = pair_of(slow);
+    if (rope.boolean_or("truncate", true)) first = std::floor(first), last = std::ceil(last);
+    first = std::max(first, 0.0), last = std::min(last, size - 1.0);
+    if (first == last) last += 0.001;  // as in transformers
+    const auto gain = [&](double scale) {
+      return factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
+    };
+    // Section 3.4: softmax gets a temperature, which the rotations of queries and keys contain.
+    const bool both = rope.find("mscale") && rope.find("mscale_all_dim");
+    length = rope.positive_or(
+        "attention_factor",
+        both ? gain(rope.positive("mscale")) / gain(rope.positive("mscale_all_dim")) : gain(1.0));
+  }
+
+  double slowed(double speed, int pair) const {
+    const double share = std::clamp((pair - first) / (last - first), 0.0, 1.0);
+    return share * speed / factor + (1.0 - share) * speed;
+  }
+
+  double factor, first, last, length;
+};
+
 }  // namespace
 
 RotaryScaling rotary_scaling(const Settings& settings) {
   const Settings rope = rope_settings(settings);
-  // Folders have the older name of the type, the newer one, or both.
-  const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
+  const std::string kind = type_of(rope);
   if (kind != "default" && kind != "llama3") {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
                 settings.file(), kind);
@@ -48,14 +97,10 @@ RotaryScaling rotary_scaling(const Settings& settings) {
     rope.require("factor", {1.0});
     return {};
   }
-  const std::string original = "original_max_position_embeddings";
-  const Settings& place = settings.find(original) ? settings : rope;
-  const double context =
-      place.find(original) ? place.positive(original) : settings.positive("max_position_embeddings");
   const RotaryScaling scaling{.factor = rope.positive("factor"),
                               .low = rope.positive("low_freq_factor"),
                               .high = rope.positive("high_freq_factor"),
-                              .context = context};
+                              .context = original_context(settings, rope)};
   if (scaling.high <= scaling.low) {
     throw Error("{}: high_freq_factor is {}, not more than low_freq_factor, which is {}", rope.file(),
                 scaling.high, scaling.low);
@@ -65,7 +110,12 @@ RotaryScaling rotary_scaling(const Settings& settings) {
 
 Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) {
   const Settings rope = rope_settings(settings);
-  const RotaryScaling scaling = rotary_scaling(settings);
+  if (const std::string kind = type_of(rope);
+      kind != "default" && kind != "linear" && kind != "llama3" && kind != "yarn") {
+    throw Error(
+        "{}: the rotary positions are of type {}, and only default, linear, llama3 and yarn are supported",
+        settings.file(), kind);
+  }
   const auto value = [&](const char* name, const char* own, const char* other, double fallback) {
     const double number = rope.positive_or(name, settings.positive_or(own, fallback));
     if (!rope.find(name) && !settings.find(own) && settings.object("rope_parameters").find(name)) {
@@ -86,9 +136,24 @@ Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) 
     throw Error("{}: {} of the {} features of a head would turn, not an even number from 2 to {}",
                 settings.file(), size, head_size, head_size);
   }
-  for (int i = 0; i < size; i += 2) {
-    const double speed = std::pow(theta_, -static_cast<double>(i) / size);
-    speeds_.push_back(stretched(speed, scaling));
+  for (int i = 0; i < size; i += 2) speeds_.push_back(std::pow(theta_, -static_cast<double>(i) / size));
+  scale(settings, rope);
+}
+
+void Rotary::scale(const Settings& settings, const Settings& rope) {
+  const std::string kind = type_of(rope);
+  if (kind == "linear") {  // Chen et al. 2023, section 2.3: position interpolation
+    const double factor = rope.positive("factor");
+    for (double& speed : speeds_) speed /= factor;
+  } else if (kind == "yarn") {
+    const Yarn yarn(settings, rope, size(), theta_);
+    for (int pair = 0; double& speed : speeds_) speed = yarn.slowed(speed, pair++);
+    length_ = yarn.length;
+    context_ =
+        static_cast<int>(std::min<double>(yarn.factor * original_context(settings, rope), kLargestSize));
+  } else {
+    const RotaryScaling scaling = rotary_scaling(settings);
+    for (double& speed : speeds_) speed = stretched(speed, scaling);
   }
 }
 
@@ -100,8 +165,8 @@ void Rotary::rotation(int position, std::span<float> cosines_and_sines) const {
   const std::size_t pairs = speeds_.size();
   for (std::size_t i = 0; i < pairs; ++i) {
     const double angle = speeds_[i] * position;
-    cosines_and_sines[i] = static_cast<float>(std::cos(angle));
-    cosines_and_sines[pairs + i] = static_cast<float>(std::sin(angle));
+    cosines_and_sines[i] = static_cast<float>(length_ * std::cos(angle));
+    cosines_and_sines[pairs + i] = static_cast<float>(length_ * std::sin(angle));
   }
 }
 

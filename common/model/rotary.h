@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// The scaling of rotary positions in config.json, in its older or its newer spelling. Throws Error for an
-/// unsupported type and for impossible values.
+/// The scaling of type default or llama3 in config.json, in its older or its newer spelling. Throws Error for
+/// another type and for impossible values.
 RotaryScaling rotary_scaling(const Settings& settings);
 
 /// Where a family states the rotation outside the dictionaries rope_scaling and rope_parameters. The other
@@ -39,16 +39,24 @@ class Rotary {
 
   double theta() const { return theta_; }
 
+  /// The context that YaRN has stretched the original one to; 0 for other rotations.
+  int context() const { return context_; }
+
   /// Divides each speed by its factor, as some GGUF files require. One factor per pair.
   void divide_speeds(std::span<const float> factors);
 
-  /// Writes the cosines of the angles at `position`, then the sines: [size()].
+  /// Writes the cosines of the angles at `position`, then the sines: [size()]. With YaRN both are longer than
+  /// 1, and so are queries and keys afterwards.
   void rotation(int position, std::span<float> cosines_and_sines) const;
 
   const std::vector<double>& speeds_for_tests() const { return speeds_; }
 
  private:
+  void scale(const Settings& settings, const Settings& rope);
+
   double theta_ = 0.0;
+  int context_ = 0;
+  double length_ = 1.0;         // of a rotated vector, before it was 1
   std::vector<double> speeds_;  // in double precision: an angle is a speed times a position of many thousands
 };
 

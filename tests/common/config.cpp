@@ -343,8 +343,8 @@ TEST_CASE("settings of other families that would compute something else are refu
     CHECK(error_of(family, "partial_rotary_factor", 1.0) == "");
     for (const char* place : {"rope_scaling", "rope_parameters"}) {
       for (const char* key : {"type", "rope_type"}) {
-        const json scaling{{key, "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4}};
-        CHECK(says(error_of(family, place, scaling), "config.json", "yarn", "default and llama3"));
+        const json scaling{{key, "longrope"}, {"factor", 2.0}, {"rope_theta", 1e4}};
+        CHECK(says(error_of(family, place, scaling), "config.json", "longrope", "linear, llama3 and yarn"));
       }
     }
   }
@@ -406,6 +406,22 @@ TEST_CASE("a window counts where it is in use, layer by layer") {
   CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", last}}) == Windows{kNoWindow, 20});
   CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", first}}) == Windows{20, kNoWindow});
   CHECK(windows("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == Windows{20, 20});
+}
+
+TEST_CASE("YaRN stretches the context by its factor, other rotations leave it") {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo"}) {
+    const auto positions = [&](json scaling) {
+      json settings = valid_of(family);
+      scaling["factor"] = 4.0;
+      settings["rope_scaling"] = scaling;
+      return read(settings.dump()).n_positions;
+    };
+    CAPTURE(family);
+    CHECK(positions({{"rope_type", "linear"}}) == 64);
+    CHECK(positions({{"rope_type", "yarn"}, {"original_max_position_embeddings", 16}}) == 64);
+    CHECK(positions({{"rope_type", "yarn"}, {"original_max_position_embeddings", 48}}) == 192);
+    CHECK(positions({{"rope_type", "yarn"}}) == 256);
+  }
 }
 
 TEST_CASE("types of layers that are not built are named") {

@@ -17,9 +17,11 @@
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/model/plain_weights.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_matrices.h"
 #include "tests/compare.h"
+#include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_device.h"
 #include "tests/tiny_model.h"
@@ -70,20 +72,51 @@ std::vector<double> turned_head(const std::vector<float>& w, std::span<const dou
   return head;
 }
 
+TEST_CASE("the lessons' plain loops refuse layers with a window") {
+  const Reference qwen("qwen2-window");
+  CHECK(says(error_message([&] { plain_weights(qwen.model, "qwen2"); }), "this qwen2 has layers", "window"));
+}
+
+TEST_CASE("a watched head sees the shares inside its window, and nothing before it") {
+  // Queries and keys of the first layer do not depend on the window.
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFamilies / "mistral-window", folder.path() / "full");
+  std::ifstream file(folder.path() / "full/config.json");
+  nlohmann::json settings = nlohmann::json::parse(file);
+  settings["sliding_window"] = nullptr;
+  folder.write("full/config.json", settings.dump());
+  const auto seen_by = [](const std::filesystem::path& path) {
+    Model model = Model::load(path, make_test_device(2));
+    Tokens tokens;
+    for (int i = 0; i < 40; ++i) tokens.push_back(100 + 7 * i);
+    std::vector<std::vector<float>> rows;
+    model.after_pass([&](const ForwardPass& pass) { rows = pass.attention[0].rows; }, AttentionHead{0, 1});
+    model.next_logits(tokens);
+    return rows;
+  };
+  const auto narrow = seen_by(kFamilies / "mistral-window"), full = seen_by(folder.path() / "full");
+  REQUIRE(narrow.size() == 40);
+  for (std::size_t t = 0; t < 40; ++t) {
+    const std::size_t first = t < 24 ? 0 : t - 23;
+    REQUIRE(narrow[t].size() == t + 1);
+    const double sum =
+        std::accumulate(full[t].begin() + static_cast<std::ptrdiff_t>(first), full[t].end(), 0.0);
+    for (std::size_t p = 0; p <= t; ++p) {
+      const double want = p < first ? 0.0 : static_cast<double>(full[t][p]) / sum;
+      CHECK(static_cast<double>(narrow[t][p]) == doctest::Approx(want).epsilon(1e-4));
+    }
+  }
+}
+
 TEST_CASE("a watched head of a group attends to the keys of its group, in every layer") {
   const std::filesystem::path gqa = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/tales-gqa-1m";
-  // Two and three heads to a key; a window.
-  for (const auto& path : {gqa, kFamilies / "smollm2", kFamilies / "mistral-window"}) {
+  for (const auto& path : {gqa, kFamilies / "smollm2"}) {  // two and three heads to a key
     CAPTURE(path.string());
     Model model = Model::load(path, make_test_device(2));
     const ModelConfig& config = model.config();
     const auto weights = stored_weights(model, "llama");
     const std::size_t width = static_cast<std::size_t>(config.n_embd);
-    Tokens tokens{321, 11, 5, 900, 17, 2};
-    if (!config.windows.empty()) {
-      while (std::ssize(tokens) < config.window(0) + 3)
-        tokens.push_back(100 + 7 * static_cast<int>(tokens.size()));
-    }
+    const Tokens tokens{321, 11, 5, 900, 17, 2};
     std::map<std::string, std::vector<float>> stages;
     model.on_stage([&](std::string_view stage, std::span<const float> x) {
       stages[std::string(stage)].assign(x.begin(), x.end());
@@ -117,10 +150,6 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
                                          head * size, size, t, config.rope_theta);
           std::vector<double> shares;
           for (std::size_t p = 0; p <= t; ++p) {
-            if (t - p >= static_cast<std::size_t>(config.window(layer))) {
-              shares.push_back(0.0);
-              continue;
-            }
             const auto key = turned_head(weights.at(block + "self_attn.k_proj.weight"), normed[p],
                                          head / group * size, size, p, config.rope_theta);
             shares.push_back(
@@ -258,7 +287,8 @@ TEST_CASE("in types of fewer bits a model computes with the weights that its typ
   // Shares of the largest logit. The float32 model below has the same rounded weights, so the remaining error
   // comes from rounding keys, values and, with weights of bfloat16 and less, the factors of products. Random
   // weights suffer more than a trained model: up to 0.008, 0.1, 0.25 and 0.23 here. With float16, a GPU
-  // rounds the factors as well, which makes 0.026 of the 0.008.
+  // rounds the factors as well, which makes 0.026 of the 0.008. In qwen2-window an error grows to more than
+  // twice what it is in qwen2, in transformers as well, and makes 0.24 in bfloat16.
   const std::pair<DType, double> kTypes[] = {{DType::kFloat16, tests_are_for_gpu() ? 0.04 : 0.012},
                                              {DType::kBFloat16, 0.15},
                                              {DType::kInt8, 0.35},
@@ -277,12 +307,14 @@ TEST_CASE("in types of fewer bits a model computes with the weights that its typ
         const std::string type(to_string(dtype));
         CAPTURE(type);
         const Tokens ids = one.at("ids");
+        CAPTURE(ids.size());
         StaticKvCache cache(reference.model);
         const std::span<const float> got = reference.model.next_logits(ids, cache),
                                      logits = wide.next_logits(ids);
         const std::vector<float> want(logits.begin(), logits.end());
-        CHECK(difference("logits", got, std::span<const float>(want), want.size(), share * largest(want)) ==
-              "");
+        const double more = name == "qwen2-window" && dtype == DType::kBFloat16 ? 2.0 : 1.0;
+        CHECK(difference("logits", got, std::span<const float>(want), want.size(),
+                         more * share * largest(want)) == "");
       }
     }
   }

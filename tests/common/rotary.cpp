@@ -117,18 +117,100 @@ TEST_CASE("rope_scaling replaces rope_parameters unless it is empty, as in trans
         rotary({{"rope_theta", 500000.0}}, 16).speeds_for_tests());
 }
 
+TEST_CASE("linear and YaRN's rotations are those of transformers") {
+  // From transformers 5.24, LlamaRotaryEmbedding of heads of 16 features with a theta of 1,000,000 and 40,960
+  // positions: the speeds, and the length of a rotated vector.
+  struct Case {
+    json scaling;
+    std::vector<double> speeds;
+    double length;
+  };
+  const Case cases[] = {
+      {{{"rope_type", "linear"}, {"factor", 4.0}},
+       {0.25, 0.044456985, 0.0079056947, 0.0014058533, 0.00025, 4.4456985e-05, 7.9056936e-06, 1.4058534e-06},
+       1.0},
+      {{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}},
+       {1.0, 0.17782794, 0.031622779, 0.0042175599, 0.0005, 4.4456985e-05, 7.9056936e-06, 1.4058534e-06},
+       1.13862944},
+      {{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}},
+       {1.0, 0.11114246, 0.0079056947, 0.0014058533, 0.00025, 4.4456985e-05, 7.9056936e-06, 1.4058534e-06},
+       1.13862944},
+      {{{"rope_type", "yarn"},
+        {"factor", 8.0},
+        {"original_max_position_embeddings", 64},
+        {"beta_fast", 16},
+        {"beta_slow", 2},
+        {"attention_factor", 1.5}},
+       {1.0, 0.022228492, 0.0039528473, 0.00070292666, 0.000125, 2.2228493e-05, 3.9528468e-06, 7.0292668e-07},
+       1.5},
+      {{{"rope_type", "yarn"},
+        {"factor", 8.0},
+        {"original_max_position_embeddings", 4096},
+        {"truncate", false},
+        {"mscale", 1.2},
+        {"mscale_all_dim", 0.7}},
+       {1.0, 0.17782794, 0.028112082, 0.0025472883, 0.000125, 2.2228493e-05, 3.9528468e-06, 7.0292668e-07},
+       1.09076085},
+      {{{"rope_type", "yarn"}, {"factor", 2.0}},
+       {1.0, 0.17782794, 0.031622779, 0.0056234132, 0.00083333335, 0.00011855196, 1.5811387e-05,
+        2.8117067e-06},
+       1.06931472},
+      {{{"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}},
+       {1.0, 0.12003385, 0.011067973, 0.00014058533, 2.5e-05, 4.4456983e-06, 7.905694e-07, 1.4058533e-07},
+       1.36888795}};
+  for (const Case& one : cases) {
+    json with_theta = one.scaling;
+    with_theta["rope_theta"] = 1e6;
+    for (json settings :
+         {json{{"rope_theta", 1e6}, {"rope_scaling", one.scaling}}, json{{"rope_parameters", with_theta}}}) {
+      settings["max_position_embeddings"] = 40960;
+      CAPTURE(settings.dump());
+      const Rotary rotary = staircase::rotary(settings, 16);
+      for (std::size_t i = 0; i < one.speeds.size(); ++i) {
+        CHECK(rotary.speeds_for_tests()[i] == doctest::Approx(one.speeds[i]).epsilon(1e-6));
+      }
+      std::vector<float> turns(16);
+      rotary.rotation(3, turns);
+      for (std::size_t i = 0; i < 8; ++i) {
+        CHECK(std::hypot(turns[i], turns[8 + i]) == doctest::Approx(one.length).epsilon(1e-6));
+        CHECK(std::atan2(turns[8 + i], turns[i]) == doctest::Approx(3 * one.speeds[i]).epsilon(1e-5));
+      }
+    }
+  }
+}
+
+TEST_CASE("impossible values of a scaled rotation are named") {
+  const auto error = [](json scaling) {
+    scaling["rope_theta"] = 1e4;
+    return error_of({{"max_position_embeddings", 64}, {"rope_scaling", scaling}});
+  };
+  for (const char* type : {"linear", "yarn"}) {
+    for (const json& factor : {json(0), json(-2.0), json("four")}) {
+      CHECK(
+          says(error({{"rope_type", type}, {"factor", factor}}), "rope_scaling.factor is " + factor.dump()));
+    }
+  }
+  CHECK(says(error({{"rope_type", "linear"}}), "rope_scaling", "factor"));
+  for (const char* key : {"beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings"}) {
+    CHECK(says(error({{"rope_type", "yarn"}, {"factor", 4.0}, {key, -1}}), key, "is -1", "above 0"));
+  }
+  CHECK(says(error({{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 1}, {"beta_slow", 32}}),
+             "beta_fast is 1", "beta_slow, which is 32"));
+  CHECK(says(error({{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", 3}}), "truncate is 3"));
+}
+
 TEST_CASE("a rotation that is not built is refused wherever it is written") {
-  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "proportional", "su", "invented"}) {
+  for (const char* type : {"dynamic", "longrope", "proportional", "su", "invented"}) {
     for (const char* key : {"type", "rope_type"}) {
       const json scaling{{key, type}, {"factor", 4.0}}, plain{{"rope_type", "default"}, {"rope_theta", 1e6}};
       CAPTURE(type);
       CHECK(says(error_of({{"rope_parameters", plain}, {"rope_scaling", scaling}}), type,
-                 "default and llama3"));
+                 "default, linear, llama3 and yarn"));
       CHECK(says(error_of({{"rope_parameters", scaling}}), type));
       CHECK(says(error_of({{"rope_parameters", scaling}, {"rope_scaling", json::object()}}), type));
     }
   }
-  CHECK(says(error_of({{"rope_scaling", {{"rope_type", "yarn"}, {"type", "default"}}}}), "yarn"));
+  CHECK(says(error_of({{"rope_scaling", {{"rope_type", "su"}, {"type", "default"}}}}), "su"));
   CHECK(says(error_of({{"rope_scaling", {{"factor", 4.0}}}}), "rope_scaling.factor is 4", "1.0"));
   CHECK(says(error_of({{"rope_scaling", "yarn"}}), "rope_scaling is \"yarn\"", "object"));
   for (const char* place : {"rope_scaling", "rope_parameters"}) {
