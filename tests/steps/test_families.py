@@ -38,9 +38,9 @@ class Families(unittest.TestCase):
     def sequence(self, *arguments):
         return json.loads(self.program(*arguments).stdout)["sequences"][0]
 
-    def check(self, step, model, text, ids, greedy):
+    def check(self, step, model, text, ids, greedy, *options):
         done = self.program(step, model, text, "--max-new-tokens", len(greedy),
-                            *(["--ignore-eos"] if int(step.partition("-")[0]) > 1 else []))
+                            *(["--ignore-eos"] if int(step.partition("-")[0]) > 1 else []), *options)
         sequence = json.loads(done.stdout)["sequences"][0]
         self.assertEqual((sequence["prompt_token_ids"], sequence["token_ids"]), (ids, greedy))
         return done
@@ -114,12 +114,23 @@ class Families(unittest.TestCase):
 
     def test_each_family_gives_the_texts_of_transformers(self):
         families = sorted(path.name for path in FAMILIES.iterdir())
-        self.assertEqual(len(families), 9)
+        self.assertEqual(len(families), 11)
         for family in families:
             self.assertGreater(sum(len(greedy) for _, _, greedy in cases(family)), 30, family)
             for case in cases(family):
                 with self.subTest(family, text=case[0]):
                     self.check("14-kv-cache-static", FAMILIES / family, *case)
+
+    def test_layers_with_a_window_have_it_with_every_kind_of_cache(self):
+        """None, growing, whole, for several texts, with drafts, of blocks. Each text grows beyond the window."""
+        for step in ("03-context-window", "13-kv-cache-dynamic", "16-variable-batching", "17-speculative-decoding", "30-leaving-rows",
+                     "60-paged-kv-cache", "64-prefix-caching"):
+            for family in ("mistral-window", "qwen2-window"):
+                case = max(cases(family), key=lambda case: len(case[1]) + len(case[2]))
+                self.assertGreater(len(case[1]) + len(case[2]), 40)
+                with self.subTest(step, family=family):
+                    draft = ["--draft-model", FAMILIES / "qwen2-window"] if step.startswith("17") else []
+                    self.check(step, FAMILIES / family, *case, *draft)
 
     def test_files_of_llama_cpp_give_the_texts_of_transformers(self):
         """Of a llama the converter reorders queries and keys, of a qwen3 it does not."""
