@@ -142,6 +142,12 @@ class Device {
   /// copied into `memory`, which grows if it is too small.
   virtual std::span<const float> to_host(const Tensor& source, Tensor& memory) = 0;
 
+  /// The same for an int32 tensor.
+  std::span<const std::int32_t> ints_to_host(const Tensor& source, Tensor& memory) {
+    const std::span<const float> bits = to_host(source.viewed_as(DType::kFloat32, source.shape()), memory);
+    return {reinterpret_cast<const std::int32_t*>(bits.data()), bits.size()};
+  }
+
   /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, otherwise
   /// [rows, columns].
   virtual Tensor load(const HostArray& array) = 0;
@@ -239,6 +245,10 @@ class Device {
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
   /// be any.
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
+
+  /// out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any number of
+  /// x[r] is infinite or NaN. x [rows, width] float32, out [rows] int32.
+  virtual void argmax(const Tensor& x, Tensor& out) = 0;
 
   // ── Several devices ──
 

@@ -1,7 +1,7 @@
 // argmax: the index of the largest value, the lowest one among equals.
 //
 // Reads 4 bytes per value: limited by bandwidth. First finds the largest value, lane by lane, then its first
-// index.
+// index. A row of a tensor is checked first, for numbers that are not finite.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/argmax.cpp"
 #include <hwy/foreach_target.h>
@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "kernels/device.h"
+#include "kernels/cpu/cpu_device.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -51,6 +51,16 @@ HWY_EXPORT(argmax_row);
 
 int argmax(std::span<const float> values) {
   return HWY_DYNAMIC_DISPATCH(argmax_row)(values.data(), static_cast<std::int64_t>(values.size()));
+}
+
+void CpuDevice::argmax(const Tensor& x, Tensor& out) {
+  const std::int64_t width = x.dim(1);
+  each_few_rows(x, [&](IndexRange rows) {
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      const std::span row(x.data<float>() + r * width, static_cast<std::size_t>(width));
+      out.data<std::int32_t>()[r] = all_finite(row) ? staircase::argmax(row) : -1;
+    }
+  });
 }
 
 }  // namespace staircase

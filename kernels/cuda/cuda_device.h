@@ -50,6 +50,7 @@ class CudaDevice final : public Device {
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
+  void argmax(const Tensor& x, Tensor& out) override;
 
   bool can_join() const override;
   void join(const DeviceRank& own) override;
@@ -82,7 +83,8 @@ class CudaDevice final : public Device {
     kSplitHeads,
     kAttention,
     kCopyPositions,
-    kGatherRows
+    kGatherRows,
+    kArgmax
   };
 
   /// The first line of every operation. It returns true while run() only lists operations; then return at

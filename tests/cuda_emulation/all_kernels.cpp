@@ -1,4 +1,5 @@
 // The kernels for NVIDIA GPUs, compiled for the CPU.
+#include "kernels/cuda/argmax.cu"
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/collectives.cu"
 #include "kernels/cuda/copy_positions.cu"

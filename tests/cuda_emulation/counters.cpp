@@ -120,6 +120,13 @@ Launches gather_rows() {
   return launches_of([&] { device().gather_rows(x, rows, out); });
 }
 
+/// Of the vocabulary of gpt2.
+Launches argmax() {
+  const Tensor x = upload(device(), shape_of(2, 50257), random_values(2 * 50257, 1));
+  Tensor out = upload_ints(device(), {0, 0});
+  return launches_of([&] { device().argmax(x, out); });
+}
+
 Launches copy_positions() {
   KeysValues cache = cache_of(kHeads, DType::kBFloat16), to = cache_of(kHeads, DType::kBFloat16);
   return launches_of([&] { device().copy_positions(cache.keys, 8, 16, to.keys, 0); });
@@ -190,6 +197,8 @@ std::vector<Row> rows() {
       {"the same in float32", attention(0, 64, kHeads, DType::kFloat32), {{0.0, 0.0, 1.0, 4.0, 4.0}}},
       {"normalize", normalize(), {{0.0, 0.4, 1.0, 1.0, 4.0}}},
       {"gather_rows", gather_rows(), {{}}},
+      // The second row begins within a sector, so a warp reads five instead of four there.
+      {"argmax of two rows of logits", argmax(), {{0.0, 0.0, 1.13, 1.0, 1.0}}},
       {"copy_positions", copy_positions(), {{0.0, 0.0, 1.0, 1.0, 1.0}}},
       {"load, inputs first", load(DType::kBFloat16), {{0.0, 0.0, 1.0, 1.0, 1.0}}},
       {"the same in int8", load(DType::kInt8), {{0.0, 0.0, 1.0, 2.4}}},

@@ -189,6 +189,9 @@ TEST_CASE("an operation is other work with any other argument") {
     const Tensor rows = upload_ints(device, {2, 0, 1}), rows2 = upload_ints(device, {2, 0, 1});
     tells_apart({[&] { device.gather_rows(x, rows, out); }, [&] { device.gather_rows(x2, rows, out); },
                  [&] { device.gather_rows(x, rows2, out); }, [&] { device.gather_rows(x, rows, out2); }});
+    Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
+    tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
+                 [&] { device.argmax(x, largest2); }});
   });
 }
 

@@ -1,4 +1,4 @@
-// argmax of a row of logits.
+// argmax of a row of logits on the host, and of rows on a device.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
@@ -47,6 +47,64 @@ TEST_CASE("argmax skips minus infinity, and takes the first if there is nothing 
     check_argmax(row, static_cast<int>(width) - 1);
     row.front() = kInfinity;
     check_argmax(row, 0);
+  }
+}
+
+/// What Device::argmax returns for rows of that width. What follows the results must stay.
+std::vector<std::int32_t> largest_of(Device& device, const Values& x, std::size_t width) {
+  const std::size_t rows = x.size() / width;
+  const Tensor memory = upload_ints(device, std::vector<std::int32_t>(rows + 1, -7));
+  Tensor out = memory.rows(0, static_cast<std::int64_t>(rows));
+  device.argmax(upload(device, shape_of(rows, width), x), out);
+  std::vector<std::int32_t> results(rows + 1);
+  device.copy_to_host(memory, std::as_writable_bytes(std::span(results)));
+  CHECK(results.back() == -7);
+  results.pop_back();
+  return results;
+}
+
+TEST_CASE("a device's argmax takes the lowest index among equals in every row") {
+  for (const std::size_t width : {1u, 2u, 31u, 33u, 257u, 1023u, 1024u, 1025u, 9001u}) {
+    CAPTURE(width);
+    constexpr std::size_t kRows = 7;
+    Values x = random_values(kRows * width, 1);
+    std::vector<std::int32_t> want;
+    for (std::size_t r = 0; r < kRows; ++r) {
+      // Equals: with the same thread of a block, in the same warp, in others, and nowhere.
+      const std::size_t places[][2] = {{5, 1029}, {0, 1024}, {3, 4}, {0, width - 1}, {width - 1, width - 1},
+                                       {31, 32},  {700, 40}};
+      const auto [a, b] = std::pair(places[r][0] % width, places[r][1] % width);
+      x[r * width + a] = x[r * width + b] = 2.0f;
+      want.push_back(static_cast<std::int32_t>(std::min(a, b)));
+    }
+    on_every_device([&](Device& device) { CHECK(largest_of(device, x, width) == want); });
+  }
+}
+
+TEST_CASE("a device's argmax takes minus and plus zero for equal, and negative rows as they are") {
+  const float most = std::numeric_limits<float>::max();
+  const Values x = {-1.0f, -0.0f, 0.0f,  -1.0f, 0.0f, -0.0f, -3.0f, -2.0f,
+                    -2.5f, -most, -most, -most, most, -most, most};
+  on_every_device([&](Device& device) {
+    CHECK(largest_of(device, x, 3) == std::vector<std::int32_t>{1, 1, 1, 0, 0});
+  });
+}
+
+TEST_CASE("a device's argmax answers -1 for a row with a number that is not finite, and for no other") {
+  for (const std::size_t width : {1u, 33u, 1025u, 9001u}) {
+    for (const float broken : {kNaN, -kNaN, kInfinity, -kInfinity}) {
+      for (const std::size_t place : {std::size_t{0}, width / 2, width - 1}) {
+        CAPTURE(width);
+        CAPTURE(broken);
+        CAPTURE(place);
+        Values x = random_values(3 * width, 1);
+        for (std::size_t r = 0; r < 3; ++r) x[r * width] = 2.0f;
+        x[width + place] = broken;
+        on_every_device([&](Device& device) {
+          CHECK(largest_of(device, x, width) == std::vector<std::int32_t>{0, -1, 0});
+        });
+      }
+    }
   }
 }
 

@@ -1,0 +1,60 @@
+// argmax: out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any is not
+// finite. x [rows, width]: every number is read once. Only the indices go to the host: 4 bytes a row, where a
+// row of GPT-2's logits has 201,028.
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_functions.cuh"
+
+namespace staircase {
+namespace cuda {
+
+constexpr int kArgmaxThreads = 1024;
+
+/// A number of a row, and its place there.
+struct Found {
+  float value;
+  int index;
+};
+
+/// Of two, the one that argmax returns. A number that is not finite is infinite here, at -1: it stays.
+__device__ __forceinline__ Found larger(Found a, Found b) {
+  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+/// That of a warp, in every lane.
+__device__ __forceinline__ Found warp_largest(Found own) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    own = larger(own, {__shfl_xor_sync(kAllLanes, own.value, distance),
+                       __shfl_xor_sync(kAllLanes, own.index, distance)});
+  }
+  return own;
+}
+
+/// One block per row.
+__global__ __launch_bounds__(kArgmaxThreads) void largest(const float* x, int width, std::int32_t* out) {
+  __shared__ Found warps[kArgmaxThreads / kWarp];
+  begin_after_previous();
+  const float* const row = x + static_cast<std::int64_t>(blockIdx.x) * width;
+  Found own{-INFINITY, width};
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kArgmaxThreads) {
+    const float value = row[i];
+    own = larger(own, fabsf(value) < INFINITY ? Found{value, i} : Found{INFINITY, -1});
+  }
+  own = warp_largest(own);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (lane == 0) warps[threadIdx.x / kWarp] = own;
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  own = warp_largest(warps[lane]);
+  if (lane == 0) out[blockIdx.x] = own.index;
+}
+
+}  // namespace cuda
+
+void CudaDevice::argmax(const Tensor& x, Tensor& out) {
+  if (listed(Operation::kArgmax, x, out)) return;
+  cuda::launch("argmax was started", stream(), cuda::blocks(x.dim(0)), cuda::kArgmaxThreads, 0, cuda::largest,
+               x.data<float>(), static_cast<int>(x.dim(1)), out.data<std::int32_t>());
+}
+
+}  // namespace staircase
