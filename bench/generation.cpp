@@ -32,9 +32,9 @@ double decode_batch(Model& model, const std::vector<std::vector<int>>& prompts, 
   std::vector<int> tokens(prompts.size());
   const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
   const auto step = [&] {
-    const std::span<const float> logits = model.next_logits(sequences, cache);
+    const Logits logits = model.lazy_logits(sequences, cache);
     for (std::size_t row = 0; row < tokens.size(); ++row) {
-      tokens[row] = argmax(logits.subspan(row * vocab_size, vocab_size));
+      tokens[row] = logits.subspan(row * vocab_size, vocab_size).argmax();
       sequences[row] = {&tokens[row], 1};
     }
   };

@@ -39,9 +39,9 @@ class Decoding {
 
  private:
   void forward(const std::vector<std::span<const int>>& sequences) {
-    const std::span<const float> logits = model_.next_logits(sequences, cache_);
+    const Logits logits = model_.lazy_logits(sequences, cache_);
     const std::size_t width = logits.size() / next_.size();
-    for (std::size_t s = 0; s < next_.size(); ++s) next_[s] = argmax(logits.subspan(s * width, width));
+    for (std::size_t s = 0; s < next_.size(); ++s) next_[s] = logits.subspan(s * width, width).argmax();
   }
 
   Model& model_;

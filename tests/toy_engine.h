@@ -45,7 +45,7 @@ class ToyEngine : public Engine {
     return std::span(row.tokens).subspan(cache_.at(r).size());
   }
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     logits_.assign(sequences.size() * kVocabSize, 0.0f);
     int count = 0;
     for (std::size_t r = 0; r < sequences.size(); ++r) {
@@ -57,7 +57,7 @@ class ToyEngine : public Engine {
     tokens.push_back(count);
     rows.push_back(static_cast<int>(sequences.size()));
     now += 1.0;
-    return logits_;
+    return std::span<const float>(logits_);
   }
 
   void move_row(int from, int to) override { cache_.at(to) = cache_.at(from); }

@@ -48,7 +48,7 @@ class EndedTexts : public PagedEngine {
     return rest;
   }
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     for (std::size_t r = 0; r < sequences.size(); ++r) {
       fed_[r].insert(fed_[r].end(), sequences[r].begin(), sequences[r].end());
     }

@@ -4,9 +4,34 @@
 
 #include <span>
 
+#include "common/model/logits.h"
 #include "row.h"
 
 namespace staircase {
+
+/// Whether the next token of a row is the one with the largest of the model's logits, whatever the others
+/// are. Dividing two logits by a temperature may make them equal, and so may a softmax for top-p.
+inline bool needs_only_largest(const Row& row) {
+  const RowOptions& options = row.options;
+  const SamplingOptions& sampling = options.sampling;
+  const bool greedy =
+      (!sampling.do_sample && !reshapes(sampling)) || sampling.temperature < kGreedyTemperature;
+  const bool penalized = sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f ||
+                         sampling.repetition_penalty != 1.0f;
+  const bool edited =
+      options.edit_raw_logits || options.edit_final_logits || row.new_tokens < options.length.min_new_tokens;
+  const bool shows_others = sampling.show_candidates > 0 || options.logprobs.count.has_value();
+  return greedy && !penalized && !edited && !shows_others;
+}
+
+/// The next token of a row, from the logits after it. If their largest decides, no other is read.
+inline Token take_token(Row& row, const Logits& logits, const EndTokens& ends) {
+  if (!needs_only_largest(row)) return take_token(row, std::span<const float>(logits), ends);
+  Token token{logits.argmax(), {}};
+  row.tokens.push_back(token.id);
+  row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
+  return token;
+}
 
 /// Takes a batch of texts through a model. The text in slot r of the batch has row r of the cache, which is
 /// empty when the text joins.
@@ -27,7 +52,7 @@ class Engine {
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
   /// logits after each, [sequences.size(), vocab_size].
-  virtual std::span<const float> forward(std::span<const std::span<const int>> sequences) = 0;
+  virtual Logits forward(std::span<const std::span<const int>> sequences) = 0;
 
   /// Moves a row of the cache to the slot of a text that has left.
   virtual void move_row(int from, int to) = 0;
@@ -44,7 +69,7 @@ class DelegatingEngine : public Engine {
   const EndTokens& ends() const override { return engine_.ends(); }
   void begin_pass(std::span<const Row> rows) override { engine_.begin_pass(rows); }
   std::span<const int> prepare(const Row& row, int r) override { return engine_.prepare(row, r); }
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     return engine_.forward(sequences);
   }
   void move_row(int from, int to) override { engine_.move_row(from, to); }

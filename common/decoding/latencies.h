@@ -49,7 +49,7 @@ class WatchedEngine : public DelegatingEngine {
     return DelegatingEngine::prepare(row, r);
   }
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     trace_.passes += 1;
     return DelegatingEngine::forward(sequences);
   }

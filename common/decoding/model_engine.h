@@ -17,15 +17,15 @@ class ModelEngine : public Engine {
   ModelEngine(Model& model, KvCache& cache) : model_(model), cache_(cache) {}
 
   const EndTokens& ends() const override { return model_.config().end_tokens; }
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     return compute(sequences, cache_);
   }
   void clear_row(int r) override { cache_.truncate(r, 0); }
 
  protected:
   /// The logits after each sequence, whose tokens are in the cache then. A simulation has others.
-  virtual std::span<const float> compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
-    return model_.next_logits(sequences, cache);
+  virtual Logits compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
+    return model_.lazy_logits(sequences, cache);
   }
 
  private:

@@ -79,7 +79,7 @@ class Scheduler {
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
     for (const Feed& feed : feeds) fed.push_back(feed.tokens);
-    const std::span<const float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
+    const Logits logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
     const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       if (!feeds[r].completes) continue;

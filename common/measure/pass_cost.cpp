@@ -80,7 +80,7 @@ PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelCon
   return cost;
 }
 
-std::span<const float> TimedEngine::forward(Fed fed) {
+Logits TimedEngine::forward(Fed fed) {
   const auto now = std::chrono::steady_clock::now();
   if (last_) {
     last_->seconds = std::chrono::duration<double>(now - start_).count();

@@ -66,7 +66,7 @@ class TimedEngine : public DelegatingEngine {
   TimedEngine(Engine& engine, const KvCache& cache, std::vector<MeasuredPass>& passes)
       : DelegatingEngine(engine), cache_(cache), passes_(passes) {}
 
-  std::span<const float> forward(Fed fed) override;
+  Logits forward(Fed fed) override;
 
  private:
   const KvCache& cache_;

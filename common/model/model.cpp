@@ -137,7 +137,7 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
 }
 
 std::span<const float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
-  return forward({&tokens, 1}, count, cache);
+  return forward({&tokens, 1}, count, cache, Copy::kAtOnce);
 }
 
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences) {
@@ -146,22 +146,25 @@ std::span<const float> Model::next_logits(std::span<const std::span<const int>> 
 }
 
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
-  return forward(sequences, 1, cache);
+  return forward(sequences, 1, cache, Copy::kAtOnce);
 }
 
-std::span<const float> Model::forward(std::span<const std::span<const int>> sequences, int count,
-                                      KvCache& cache) {
+Logits Model::lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
+  return forward(sequences, 1, cache, Copy::kOnceRead);
+}
+
+Logits Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
   // Only now, since an input that is refused must leave the cache unchanged.
   if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + count) {
     const std::span<const int> part = sequences[0].first(kPart), rest = sequences[0].subspan(kPart);
-    forward({&part, 1}, 1, cache);
+    forward({&part, 1}, 1, cache, copy);
     check_();
-    return forward({&rest, 1}, count, cache);
+    return forward({&rest, 1}, count, cache, copy);
   }
   try {
-    return compute(sequences, count, packed, cache);
+    return compute(sequences, count, packed, cache, copy);
   } catch (...) {
     device_->abandon();
     // The cache has made room for these tokens, but nothing is there.
@@ -172,8 +175,10 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
   }
 }
 
-std::span<const float> Model::compute(std::span<const std::span<const int>> sequences, int count,
-                                      const PackedTokens& packed, KvCache& cache) {
+Logits Model::compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,
+                      KvCache& cache, Copy copy) {
+  unread_ = Tensor();
+  read_ = {};
   // The cache changes only now that every sequence is known to be valid.
   int row = 0;
   for (const std::span<const int> sequence : sequences) {
@@ -189,11 +194,17 @@ std::span<const float> Model::compute(std::span<const std::span<const int>> sequ
     throw Error(
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
   }
+  const bool lazy = copy == Copy::kOnceRead;
+  const bool stay = lazy && !std::exchange(were_read_, false) && !after_pass_ && !fitted_vocabulary_;
   const auto run = [&] {
     if (run_) {
       run_(pass);
     } else {
       network_->run(pass);
+    }
+    if (stay) {
+      Tensor largest = pass.largest();
+      device_->argmax(pass.logits(), largest);
     }
   };
   if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks) {
@@ -201,13 +212,27 @@ std::span<const float> Model::compute(std::span<const std::span<const int>> sequ
   } else {
     device_->run(run);
   }
+  if (stay) {
+    const auto largest = device_->ints_to_host(pass.largest(), memory_->host_largest);
+    if (std::ranges::find(largest, -1) == largest.end()) {
+      unread_ = pass.logits();
+      return Logits(largest, static_cast<std::size_t>(config_.vocab_size), [this] { return read(); });
+    }
+  }
   const std::span<const float> logits = device_->to_host(pass.logits(), memory_->host_logits);
   check_finite(logits, cache, dtype_);
   if (after_pass_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
     after_pass_({sequences, packed.starts, count, logits, cache, attention});
   }
-  return fitted(logits);
+  read_ = fitted(logits);
+  return lazy ? Logits(read_, [this] { return read(); }) : Logits(read_);
+}
+
+std::span<const float> Model::read() {
+  were_read_ = true;
+  if (read_.empty()) read_ = device_->to_host(unread_, memory_->host_logits);
+  return read_;
 }
 
 std::span<const float> Model::fitted(std::span<const float> logits) {

@@ -14,6 +14,7 @@
 
 #include "common/model/config.h"
 #include "common/model/forward_pass.h"
+#include "common/model/logits.h"
 #include "common/parallel/ranks.h"
 #include "kernels/device.h"
 
@@ -110,6 +111,11 @@ class Model {
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
   std::span<const float> next_logits(std::span<const int> tokens, KvCache& cache);
 
+  /// The same, but the logits stay on the device until they are read; only the largest of each row comes to
+  /// the host. If those of the last call were read, these are copied at once: two copies in turn cost more
+  /// than one.
+  Logits lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
+
   /// From now on, a single sequence with a cache is computed in parts of kPart tokens, and `check` is called
   /// before each further part. If it throws, the caller gets its exception, and the cache holds the parts so
   /// far: a person need not wait for the end of a long prompt.
@@ -150,10 +156,15 @@ class Model {
                     Ranks* ranks, Split split);
   Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
-  /// Logits after each of the last `count` tokens of every sequence, on the host.
-  std::span<const float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
-  std::span<const float> compute(std::span<const std::span<const int>> sequences, int count,
-                                 const PackedTokens& packed, KvCache& cache);
+  /// Where the logits of a pass go.
+  enum class Copy { kAtOnce, kOnceRead };
+
+  /// Logits after each of the last `count` tokens of every sequence.
+  Logits forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy);
+  Logits compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,
+                 KvCache& cache, Copy copy);
+  /// The logits that a pass left on the device.
+  std::span<const float> read();
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
 
@@ -169,6 +180,9 @@ class Model {
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
+  Tensor unread_;                // the logits of the last pass, if they stay on the device
+  std::span<const float> read_;  // on the host, once they are there
+  bool were_read_ = false;       // those of lazy_logits
   std::function<void(Pass&)> run_;
   std::function<void()> check_;
   OnStage on_stage_;

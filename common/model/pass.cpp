@@ -58,7 +58,8 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
   for (const Tensor* tensor : {&indices, &rotations, &x, &projected, &queries, &keys, &values, &attended,
-                               &hidden, &wanted_x, &wanted_attended, &normed, &logits, &own_logits}) {
+                               &hidden, &wanted_x, &wanted_attended, &normed, &logits, &own_logits,
+                               &largest}) {
     sum += tensor->bytes();
   }
   return sum;
@@ -214,6 +215,10 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
   if (!part_.share.whole) logits = matrix(memory_.own_logits, x.dim(0), part_.share.rows());
   device_.linear(normed, {}, output_layer, Tensor(), Epilogue::kStore, logits);
   if (!part_.share.whole) gather_logits(logits);
+}
+
+Tensor Pass::largest() const {
+  return sized(device_, DType::kInt32, memory_.largest, {logits_.dim(0)});
 }
 
 void Pass::all_reduce(Tensor& x) const {

@@ -22,8 +22,8 @@ namespace staircase {
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
   Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
-      logits, own_logits;
-  Tensor host_logits;  // if the host cannot read the device's memory
+      logits, own_logits, largest;
+  Tensor host_logits, host_largest;  // if the host cannot read the device's memory
 
   /// Memory of everything on the device.
   std::size_t bytes() const;
@@ -135,6 +135,9 @@ class Pass {
 
   /// [wanted tokens, vocab_size] on the device, once the pass is done.
   const Tensor& logits() const { return logits_; }
+
+  /// Room for the index of each row's largest logit, [wanted tokens] int32.
+  Tensor largest() const;
 
  private:
   /// [rows, columns] in `memory`.

@@ -54,7 +54,7 @@ class Scheduler {
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.prepare(rows_[r], r));
-    const std::span<const float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
+    const Logits logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
     const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       Row& row = rows_[r];

@@ -62,7 +62,7 @@ struct SlowEngine : StaticEngine {
   using StaticEngine::StaticEngine;
   double now = 0.0;
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     now += 1.0;
     return StaticEngine::forward(sequences);
   }

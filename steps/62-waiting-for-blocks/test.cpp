@@ -63,8 +63,8 @@ struct SlowEngine : PagedEngine {
   double now = 0.0;
   std::function<void()> after_pass = [] {};
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
-    const std::span<const float> logits = PagedEngine::forward(sequences);
+  Logits forward(std::span<const std::span<const int>> sequences) override {
+    const Logits logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;

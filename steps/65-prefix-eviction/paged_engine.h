@@ -43,8 +43,8 @@ class PagedEngine : public ModelEngine {
     return has_room(r, text) ? text.subspan(cache_.length(r)) : text.first(0);
   }
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
-    const std::span<const float> logits = ModelEngine::forward(sequences);
+  Logits forward(std::span<const std::span<const int>> sequences) override {
+    const Logits logits = ModelEngine::forward(sequences);
     for (int r = 0; r < std::ssize(sequences); ++r) cache_.remember(r, sequences[r]);
     return logits;
   }

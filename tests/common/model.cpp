@@ -713,6 +713,50 @@ TEST_CASE("a refused batch leaves the cache unchanged") {
   CHECK(cache.length(1) == 0);
 }
 
+TEST_CASE("logits that stay on the device are those of any other pass, and their largest are known") {
+  Model model = load_tiny(TinyModel());
+  const Tokens first = some_tokens(5, 101), second = some_tokens(2, 101);
+  const std::vector<std::span<const int>> batch{first, second, first};
+  const auto rows_equal = [&](const Logits& got, std::span<const float> want, bool reads) {
+    REQUIRE(got.size() == want.size());
+    for (std::size_t r = 0; r < batch.size(); ++r) {
+      const auto row = want.subspan(r * 101, 101);
+      CHECK(got.subspan(r * 101, 101).argmax() == argmax(row));
+      if (reads) CHECK(same_bits(got.subspan(r * 101, 101), row));
+    }
+  };
+  TestCache plain(model, 3, 37), lazy(model, 3, 37);
+  for (const bool reads : {false, true, true, false, false}) {
+    const Values want = copy(model.next_logits(batch, plain));
+    rows_equal(model.lazy_logits(batch, lazy), want, reads);
+  }
+  // A vocabulary of another size, and a watcher: these logits are on the host.
+  int watched = 0;
+  model.after_pass([&](const ForwardPass& pass) { watched += static_cast<int>(pass.logits.size()); });
+  TestCache one(model, 3, 37);
+  const Values want = copy(model.next_logits(batch));
+  rows_equal(model.lazy_logits(batch, one), want, true);
+  CHECK(watched == 2 * 3 * 101);
+  model.fit_vocabulary(50);
+  TestCache other(model, 3, 37);
+  const Tokens small = {1, 2, 3};
+  const Logits fitted = model.lazy_logits(std::vector<std::span<const int>>{small}, other);
+  CHECK(fitted.size() == 50);
+  CHECK(same_bits(fitted, model.next_logits(small)));
+}
+
+TEST_CASE("logits that are not finite are found without being read, and the cache is as before") {
+  TinyModel tiny;
+  for (float& value : tiny.tensors["h.1.mlp.c_proj.weight"].values) value = std::numeric_limits<float>::max();
+  Model model = load_tiny(tiny);
+  TestCache cache(model, 2, 37);
+  const Tokens tokens = some_tokens(20, 101);
+  const std::vector<std::span<const int>> batch{tokens, tokens};
+  CHECK(says(error_message([&] { model.lazy_logits(batch, cache); }), "a logit of", "weights are broken"));
+  CHECK(cache.length(0) == 0);
+  CHECK(cache.length(1) == 0);
+}
+
 // ── Weight files ──
 
 TEST_CASE("every layout of a weight file gives the same logits") {

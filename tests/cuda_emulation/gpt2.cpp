@@ -10,6 +10,8 @@
 
 #include "bench/gpu.h"
 #include "bench/timing.h"
+#include "common/decoding/model_engine.h"
+#include "common/decoding/scheduler.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/program/program.h"
 #include "tests/compare.h"
@@ -17,6 +19,7 @@
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "tests/tiny_model.h"
 
 namespace staircase {
 namespace {
@@ -124,6 +127,100 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
       CHECK(cuda_emulation::graphs_launched - before >= 7);
     }
   }
+}
+
+Model tiny_on_gpu() {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  return Model::load(folder.path(), make_cuda_device());
+}
+
+/// What `work` copies to the host.
+template <typename Work>
+std::size_t bytes_to_host(const Work& work) {
+  const std::size_t before = cuda_emulation::bytes_to_host;
+  work();
+  return cuda_emulation::bytes_to_host - before;
+}
+
+TEST_CASE("on the emulated GPU four bytes a row come to the host, unless logits are read") {
+  Model model = tiny_on_gpu();
+  constexpr std::size_t kRows = 5;
+  const auto width = static_cast<std::size_t>(model.config().vocab_size);
+  const std::vector<int> tokens = {1, 2, 3, 50, 7};
+  std::vector<std::span<const int>> sequences;
+  for (const int& token : tokens) sequences.emplace_back(&token, 1);
+  StaticKvCache cache(model, kRows), other(model, kRows);
+  const std::size_t ids = 4 * kRows, logits = ids * width;
+  struct Pass {
+    bool reads;
+    std::size_t copies;
+  };
+  // The first pass whose logits are read copies them alone; those after it know that they will be.
+  for (const auto& [reads, copies] : {Pass{false, ids},
+                                      {false, ids},
+                                      {true, ids + logits},
+                                      {true, logits},
+                                      {false, logits},
+                                      {false, ids}}) {
+    std::vector<float> want;
+    CHECK(bytes_to_host([&] {
+            const std::span<const float> all = model.next_logits(sequences, other);
+            want.assign(all.begin(), all.end());
+          }) == logits);
+    const std::size_t bytes = bytes_to_host([&] {
+      const Logits got = model.lazy_logits(sequences, cache);
+      REQUIRE(got.size() == want.size());
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const Logits row = got.subspan(r * width, width);
+        const auto own = std::span(want).subspan(r * width, width);
+        CHECK(row.argmax() == argmax(own));
+        if (reads && r % 2 == 1) CHECK(std::ranges::equal(std::span<const float>(row), own));
+      }
+    });
+    CAPTURE(reads);
+    CHECK(bytes == copies);
+  }
+}
+
+/// Reads the logits of each pass.
+struct ReadingEngine : StaticEngine {
+  using StaticEngine::StaticEngine;
+  Logits forward(std::span<const std::span<const int>> sequences) override {
+    return std::span<const float>(StaticEngine::forward(sequences));
+  }
+};
+
+TEST_CASE(
+    "on the emulated GPU greedy texts and drawn ones of one batch are the same with and without logits") {
+  Model model = tiny_on_gpu();
+  const Tokenizer tokenizer = Tokenizer::load(kSource / "models/tales-1m");
+  RowOptions greedy, drawn, with_logprobs;
+  greedy.stopping = {.max_new_tokens = 6, .ignore_eos = true};
+  drawn = with_logprobs = greedy;
+  drawn.sampling = {.do_sample = true, .seed = 3};
+  with_logprobs.logprobs.count = 2;
+  using Lines = std::vector<std::pair<int, std::vector<int>>>;
+  const auto texts = [&](const std::vector<RowOptions>& rows, bool reads) {
+    StaticKvCache cache(model, static_cast<int>(rows.size()));
+    StaticEngine lazy(model, cache);
+    ReadingEngine reading(model, cache);
+    Lines lines;
+    Scheduler scheduler(
+        reads ? reading : lazy, tokenizer, static_cast<int>(rows.size()), {}, [](int, const Token&) {},
+        [&](int number, Generation text) { lines.emplace_back(number, text.tokens); });
+    for (int i = 0; i < std::ssize(rows); ++i)
+      scheduler.submit(i, {1, 2 + i, 7}, rows[static_cast<std::size_t>(i)]);
+    while (!scheduler.idle()) scheduler.pass();
+    return lines;
+  };
+  for (const auto& rows :
+       {std::vector{greedy, greedy}, {greedy, drawn, greedy}, {drawn}, {with_logprobs, greedy}}) {
+    CAPTURE(rows.size());
+    CHECK(texts(rows, false) == texts(rows, true));
+  }
+  texts({greedy}, false);
+  CHECK(bytes_to_host([&] { texts({greedy, greedy, greedy}, false); }) == 6 * 3 * 4);
 }
 
 TEST_CASE("on the emulated GPU models of different types take turns, as a draft and its target do") {

@@ -27,7 +27,7 @@ struct Counted : DelegatingEngine {
   using DelegatingEngine::DelegatingEngine;
   int fed = 0, passes = 0;
 
-  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+  Logits forward(std::span<const std::span<const int>> sequences) override {
     for (const auto& sequence : sequences) fed += static_cast<int>(sequence.size());
     ++passes;
     return DelegatingEngine::forward(sequences);

@@ -212,6 +212,7 @@ namespace cuda_emulation {
 inline int captures = 0;         ///< that have begun and not ended
 inline bool broken = false;      ///< such a capture, by a call that it forbids
 inline int graphs_launched = 0;  ///< since the program began
+inline std::size_t bytes_to_host = 0;
 
 inline std::vector<cudaStream_t> streams;  ///< all that exist
 
@@ -437,6 +438,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
                                    cudaStream_t stream) {
   if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
     return status;
+  if (kind == cudaMemcpyDeviceToHost) cuda_emulation::bytes_to_host += bytes;
   if (bytes > 0) cuda_emulation::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   if (kind == cudaMemcpyDeviceToHost && !cuda_emulation::is_allocated(to) && !cuda_emulation::never_ends())
     cuda_emulation::finish(stream);
