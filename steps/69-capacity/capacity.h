@@ -24,11 +24,11 @@ struct SimulatedEngine : PagedEngine {
   double now = 0.0;
   std::vector<float> logits = {};
 
-  std::span<const float> compute(Fed fed, KvCache& cache) override {
+  Logits compute(Fed fed, KvCache& cache) override {
     now += cost.seconds(describe(fed, cache));
     for (int r = 0; r < std::ssize(fed); ++r) cache.append(r, static_cast<int>(fed[r].size()));
     logits.assign(fed.size(), 0.0f);  // [rows, 1], of a vocabulary of one token
-    return logits;
+    return Logits(logits);
   }
 };
 
