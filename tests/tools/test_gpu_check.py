@@ -97,6 +97,46 @@ class StandIns(Limited):
         return {"gpu": self.GPU, "checks": {}, "benchmarks": {}, "left_out": {}}
 
 
+class Plan(StandIns):
+    def arguments(self, *words):
+        with mock.patch.object(sys, "argv", ["gpu-check", *words]):
+            return check.read_arguments()
+
+    def test_each_piece_is_the_command_that_its_line_names_and_ends_within_ten_minutes(self):
+        lines = check.plan().splitlines()[1:]
+        self.assertEqual(len(lines), len(check.PIECES))
+        done = []
+        for number, line in enumerate(lines, 1):
+            piece, words = line.split("    ")
+            self.assertEqual(piece.split(), ["tools/gpu-check", "--piece", str(number)])
+            wanted, given = self.arguments(*words.split()), self.arguments("--piece", str(number))
+            self.assertEqual(vars(given) | {"piece": None}, vars(wanted))
+            # The limit is that of each program. A benchmark starts four: one writes the model, three are measured.
+            programs = 4 * len(given.shapes) if given.only == "benchmarks" else 1
+            self.assertLess(programs * given.minutes, 10)
+            done.append((given.only, *(given.shapes if given.only == "benchmarks" else [])))
+        self.assertEqual(done, [("tests",), *((tool,) for tool in check.SANITIZER_TOOLS),
+                                *(("benchmarks", shape) for shape in check.SHAPES)])
+
+    def test_the_plan_needs_no_gpu_and_other_pieces_are_refused(self):
+        done = run("tools/gpu-check", "--plan")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, check.plan() + "\n", ""))
+        for number in ("0", str(len(check.PIECES) + 1), "x"):
+            done = run("tools/gpu-check", "--piece", number)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("--piece", done.stderr)
+        for words in (("--only", "tests"), ("--shapes", "355m"), ("--minutes", "3"), ("--plan",)):
+            done = run("tools/gpu-check", "--piece", "2", *words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("--piece sets --only, --shapes and --minutes itself", done.stderr)
+
+    def test_the_kernels_alone_are_not_reported_as_all_tests(self):
+        self.program("tests/test-kernels", "#!/bin/sh\n")
+        self.assertEqual(list(check.run_tests(1))[-1], "passed: the kernels, nothing else")
+        self.program("tests/test-model", "#!/bin/sh\n")
+        self.assertEqual(list(check.run_tests(1))[-1], "passed")
+
+
 class Limits(StandIns):
     def test_what_takes_too_long_is_stopped_with_all_that_it_started(self):
         program = self.program("slow", f"#!/bin/sh\n(sleep 2; touch {self.folder}/alive) &\nwait\n")
@@ -124,7 +164,7 @@ class Limits(StandIns):
             self.assertEqual(list(check.check("tests", 0.005))[-1], f"FAILED: {slow}, test-02")
         (self.folder / "tests" / "test-01").unlink()
         (self.folder / "tests" / "test-02").unlink()
-        self.assertEqual(list(check.check("tests", 0.005))[-1], "passed")
+        self.assertEqual(list(check.check("tests", 0.005))[-1], "passed: the kernels, nothing else")
 
     def test_float32_is_never_tf32(self):
         program = self.program("show", "#!/bin/sh\necho tf32 $NVIDIA_TF32_OVERRIDE\n")
@@ -256,6 +296,24 @@ class Packing(StandIns):
         shutil.rmtree(self.root)
         self.root.symlink_to(there)
         check.check_packed()
+
+    @unittest.skipUnless(shutil.which("strip") and shutil.which("ldd"), "no binutils")
+    def test_for_the_pieces_it_packs_neither_models_nor_references_and_has_a_limit(self):
+        shutil.copy(shutil.which("true"), self.root / "build-gpu" / "tests" / "test-kernels")
+        shutil.copy(shutil.which("true"), self.root / "build-gpu" / "bench" / "bench-ranks")
+        for name in ("models/a/weights", "tests/reference/logits", "tests/a.py"):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text("a")
+        subprocess.run(["git", "add", "."], cwd=self.root, check=True)
+        file = self.folder / "packed.tar.xz"
+        with mock.patch.object(check, "build"), contextlib.redirect_stdout(io.StringIO()):
+            check.pack(file, "sm_90", for_pieces=True)
+        with tarfile.open(file) as archive:
+            self.assertEqual(sorted(archive.getnames()), [".gitignore", "a.h", "build-gpu/bench/bench", "build-gpu/packed.json",
+                                                          "build-gpu/tests/test-kernels", "tests/a.py"])
+        with mock.patch.object(check, "build"), mock.patch.object(check, "LARGEST_UPLOAD", 100), \
+                self.assertRaisesRegex(check.Failure, "MiB, more than"):
+            check.pack(file, "sm_90", for_pieces=True)
 
     def test_a_folder_that_is_not_there_is_named_before_anything_is_built(self):
         with mock.patch.object(check, "build") as build, \
