@@ -157,12 +157,12 @@ TEST_CASE("on the emulated GPU four bytes a row come to the host, unless logits 
     std::size_t copies;
   };
   // The first pass whose logits are read copies them alone; those after it know that they will be.
-  for (const auto& [reads, copies] : {Pass{false, ids},
-                                      {false, ids},
-                                      {true, ids + logits},
-                                      {true, logits},
-                                      {false, logits},
-                                      {false, ids}}) {
+  for (const Pass& pass : {Pass{false, ids},
+                           {false, ids},
+                           {true, ids + logits},
+                           {true, logits},
+                           {false, logits},
+                           {false, ids}}) {
     std::vector<float> want;
     CHECK(bytes_to_host([&] {
             const std::span<const float> all = model.next_logits(sequences, other);
@@ -175,11 +175,11 @@ TEST_CASE("on the emulated GPU four bytes a row come to the host, unless logits 
         const Logits row = got.subspan(r * width, width);
         const auto own = std::span(want).subspan(r * width, width);
         CHECK(row.argmax() == argmax(own));
-        if (reads && r % 2 == 1) CHECK(std::ranges::equal(std::span<const float>(row), own));
+        if (pass.reads && r % 2 == 1) CHECK(std::ranges::equal(std::span<const float>(row), own));
       }
     });
-    CAPTURE(reads);
-    CHECK(bytes == copies);
+    CAPTURE(pass.reads);
+    CHECK(bytes == pass.copies);
   }
 }
 
