@@ -57,9 +57,9 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
-  for (const Tensor* tensor : {&indices, &rotations, &x, &projected, &queries, &keys, &values, &attended,
-                               &hidden, &wanted_x, &wanted_attended, &normed, &logits, &own_logits,
-                               &largest}) {
+  for (const Tensor* tensor :
+       {&indices, &rotations, &x, &projected, &queries, &keys, &values, &attended, &hidden, &wanted_x,
+        &wanted_attended, &normed, &logits, &own_logits, &largest}) {
     sum += tensor->bytes();
   }
   return sum;
