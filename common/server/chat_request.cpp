@@ -35,6 +35,7 @@ const BodyKeys& chat_keys() {
     BodyKeys own{CompletionRequest::option_keys(), refused_with_messages(), ChatRequest::kMaxKeys};
     own.known.insert({"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs",
                       "add_generation_prompt", "separate_reasoning"});
+    own.known.insert(constraint_keys().begin(), constraint_keys().end());
     own.refused.insert({{"prompt", nullptr},
                         {"echo", false},
                         {"audio", nullptr},
@@ -125,6 +126,12 @@ void ChatRequest::read_reasoning() {
   bool separates = false;
   about("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
   if (separates) within_reasoning = ends_within_reasoning(rendered_.text);
+  if (constraint && within_reasoning == true) {
+    throw HttpError(400,
+                    "the template lets this answer begin with thoughts, but a constrained answer has none: "
+                    "leave out separate_reasoning, or turn them off with chat_template_kwargs",
+                    "separate_reasoning");
+  }
 }
 
 void ChatRequest::read_max_tokens(const ServedModel& model) {

@@ -126,6 +126,8 @@ void CompletionReply::take() {
   const auto add_part = [&](const std::string& data) { parts += fmt::format("data: {}\n\n", data); };
   for (std::size_t made = 0; !unread_.empty() && made < kTurn; unread_.pop_front()) {
     const News& news = unread_.front();
+    if (const auto fault = news.end && request_->constraint ? request_->constraint->fault() : std::nullopt)
+      return fail(*fault, parts);
     read(news);
     made += (news.prompt ? news.prompt->size() : 1) *
             static_cast<std::size_t>(1 + request_->logprobs.value_or(0));
@@ -151,6 +153,17 @@ void CompletionReply::take() {
   begin();
   exchange_->write(parts);
   if (has_ended_) exchange_->end_stream();
+}
+
+/// The request's texts cannot follow its constraint: no client takes the rest for a valid answer.
+void CompletionReply::fail(const HttpError& error, const std::string& parts) {
+  has_ended_ = true;
+  metrics_.count("staircase_texts", -std::exchange(growing_, 0));
+  const HttpResponse response = error_response(error);
+  if (!request_->stream) return exchange_->send(response);
+  begin();
+  exchange_->write(parts + fmt::format("data: {}\n\ndata: [DONE]\n\n", response.body));
+  exchange_->end_stream();
 }
 
 /// The texts may be many megabytes: they are moved, not joined.

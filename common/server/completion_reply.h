@@ -72,6 +72,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void take();
   void read(const News& news);
   void end(Choice& choice, FinishReason reason);
+  void fail(const HttpError& error, const std::string& parts);
   std::string begin_of_object() const;
   std::string end_of_object(bool with_use) const;
   void send_whole();

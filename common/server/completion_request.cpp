@@ -24,6 +24,7 @@ const BodyKeys& completion_keys() {
   static const BodyKeys keys = [] {
     BodyKeys own{CompletionRequest::option_keys(), not_implemented(), CompletionRequest::kMaxKeys};
     own.known.insert({"prompt", "echo"});
+    own.known.insert(constraint_keys().begin(), constraint_keys().end());
     for (const char* key : {"max_completion_tokens", "top_logprobs", "messages"}) own.refused[key] = nullptr;
     return own;
   }();
@@ -40,7 +41,8 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
       tokenizer(&tokenizer),
       n_positions(static_cast<int>(std::min<std::int64_t>(config.n_positions, most_positions))),
       vocab_size(config.vocab_size),
-      ends(config.end_tokens) {
+      ends(config.end_tokens),
+      constraints(std::make_shared<Constraints>(std::make_shared<SortedTokens>(tokenizer, ends))) {
   std::size_t longest = 0;
   for (int id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.bytes(id).size());
   most_bytes = longest * static_cast<std::size_t>(n_positions);
@@ -106,6 +108,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
     });
   }
   about("logit_bias", [&] { read_bias(model); });
+  constraint = read_constraint(*body_, body, model);
 }
 
 CompletionRequest::~CompletionRequest() = default;
@@ -246,8 +249,12 @@ RowOptions row_options(CompletionRequest& request) {
   add_options(request, options);
   MinPOptions tail;
   add_options(request, tail, options.sampling);
-  if (!request.logit_bias.empty()) {
-    options.edit_raw_logits = [biases = request.logit_bias](std::span<float> logits, auto /*text*/) {
+  if (request.constraint || !request.logit_bias.empty()) {
+    options.edit_raw_logits = [constraint = request.constraint,
+                               row = request.constraint ? request.constraint->row() : KeepConstraint(),
+                               biases = request.logit_bias](std::span<float> logits,
+                                                            std::span<const int> text) mutable {
+      if (constraint) constraint->apply(row, logits, text);
       for (const auto& [id, bias] : biases) logits[static_cast<std::size_t>(id)] += bias;
     };
   }

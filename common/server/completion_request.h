@@ -14,6 +14,7 @@
 #include "common/decoding/results.h"
 #include "common/model/config.h"
 #include "common/server/http.h"
+#include "common/server/text_constraint.h"
 #include "common/text/tokenizer.h"
 #include "row.h"
 
@@ -33,6 +34,7 @@ struct ServedModel {
   std::size_t most_bytes;  ///< of a text that fits: that many tokens of the longest kind
   /// Keys that a chat has unless its body names them, with their values in JSON: ("temperature", "0.7").
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
+  std::shared_ptr<Constraints> constraints;
 };
 
 struct BodyKeys;
@@ -61,6 +63,7 @@ class CompletionRequest : public OptionSink {
   std::optional<bool> within_reasoning = {};
   std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< added to the logits of these tokens
+  std::shared_ptr<TextConstraint> constraint = {};     ///< of the new texts, if there is one
 
   /// The number of requested texts.
   int texts() const { return static_cast<int>(prompts_.size()) * n; }

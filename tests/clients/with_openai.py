@@ -149,7 +149,8 @@ class Chats(unittest.TestCase):
                           ("messages[0].content[0]", {"messages": picture}),
                           ("messages", {"messages": [{"role": "user", "content": "a fox " * 2000}]}),
                           ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
-                          ("response_format", {"response_format": {"type": "json_object"}})):
+                          ("response_format", {"response_format": {"type": "json_schema", "json_schema": {
+                              "name": "a", "schema": {"uniqueItems": True}}}})):
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.chat(**keys)
             self.assertEqual(caught.exception.param, key)

@@ -28,7 +28,14 @@ COUNT, SEED, CLIENTS = 800, 1, 8
 STATUSES = {100, 200, 400, 403, 404, 405, 408, 413, 415, 429, 431, 501, 503}
 KNOWN = ("model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop",
          "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed", "logprobs", "echo", "stream",
-         "stream_options", "ignore_eos", "user")
+         "stream_options", "ignore_eos", "user", "response_format", "structured_outputs", "guided_json", "guided_regex",
+         "guided_choice", "guided_grammar", "json_schema", "grammar")
+CONSTRAINTS = ({"response_format": {"type": "json_object"}}, {"guided_regex": "(a?){6000}"}, {"guided_regex": "[a-z ]*"},
+               {"guided_regex": "(fox ){3}(a?){900}b"}, {"guided_regex": "(((((a*)*)*)*)*)*"}, {"guided_choice": ["fox", "lion"]},
+               {"grammar": "root ::= root"}, {"grammar": 'root ::= "(" root ")" | "x"'}, {"guided_json": False},
+               {"guided_json": {"$ref": "#"}}, {"guided_json": {"items": {"$ref": "#"}, "type": "array", "minItems": 1}},
+               {"json_schema": {"properties": {"a": {"minLength": 1e9}}}}, {"structured_outputs": {"regex": "\\d{2}", "json": {}}},
+               {"guided_regex": "\U0001f600{1,3}"})
 NUMBERS = ("0", "-0", "-1", "1", "2", "1.5", "1e300", "-1e300", "1e-300", "1e999", "NaN", "Infinity", "2147483647", "2147483648",
            "-2147483649", "4294967296", "9223372036854775807", "9223372036854775808", "18446744073709551616", "1" * 400,
            "0." + "0" * 400 + "1", "0x10", "01", "1.", ".5", "+1")
@@ -56,6 +63,8 @@ def completion(rng, **more):
                         ("presence_penalty", [-2, 2]), ("repetition_penalty", [0.125, 100]), ("logit_bias", [{"5": 100}, {"127": 50}])):
         if rng.random() < 0.2:
             keys[key] = rng.choice(values)
+    if rng.random() < 0.2:
+        keys |= rng.choice(CONSTRAINTS)
     return json.dumps({**keys, **more}, ensure_ascii=rng.random() < 0.5).encode()
 
 
