@@ -20,6 +20,12 @@ std::size_t parts_in(const RegexPart& part) {
   return count;
 }
 
+/// Marks each byte at which a range begins, and the byte after its last one.
+void mark_borders(const RegexPart& part, std::array<bool, 257>& borders) {
+  if (part.kind == RegexPart::Kind::kByte) borders[part.bytes.first] = borders[part.bytes.last + 1] = true;
+  for (const RegexPart& one : part.parts) mark_borders(one, borders);
+}
+
 }  // namespace
 
 SortedTokens::SortedTokens(const Tokenizer& tokenizer, EndTokens ends)
@@ -49,7 +55,8 @@ Constraint::Automaton Constraint::automaton(std::shared_ptr<const Made> made) {
 std::shared_ptr<Constraint> Constraint::of_regex(const std::string& pattern,
                                                  std::shared_ptr<const SortedTokens> tokens) {
   const auto regex = std::make_shared<const Regex>(pattern);  // it keeps nothing between calls
-  return std::shared_ptr<Constraint>(new Constraint([regex] { return automaton(regex); }, std::move(tokens)));
+  return std::shared_ptr<Constraint>(new Constraint([regex] { return automaton(regex); },
+                                                    {{"root", parse_regex(pattern)}}, std::move(tokens)));
 }
 
 std::shared_ptr<Constraint> Constraint::of_grammar(GrammarRules rules,
@@ -61,7 +68,7 @@ std::shared_ptr<Constraint> Constraint::of_grammar(GrammarRules rules,
   const auto shared = std::make_shared<const Grammar>(rules);
   // A copy, which has met no text yet.
   return std::shared_ptr<Constraint>(new Constraint(
-      [shared] { return automaton(std::make_shared<const Grammar>(*shared)); }, std::move(tokens)));
+      [shared] { return automaton(std::make_shared<const Grammar>(*shared)); }, rules, std::move(tokens)));
 }
 
 std::shared_ptr<Constraint> Constraint::of_choices(const std::vector<std::string>& texts,
@@ -77,8 +84,16 @@ std::shared_ptr<Constraint> Constraint::of_json_schema(std::string_view schema,
 }
 
 /// The first mask is computed here, so what no token can begin is refused at once.
-Constraint::Constraint(std::function<Automaton()> make, std::shared_ptr<const SortedTokens> tokens)
+Constraint::Constraint(std::function<Automaton()> make, const GrammarRules& parts,
+                       std::shared_ptr<const SortedTokens> tokens)
     : make_(std::move(make)), tokens_(std::move(tokens)) {
+  std::array<bool, 257> borders = {};
+  for (const GrammarRule& rule : parts) mark_borders(rule.part, borders);
+  for (std::size_t byte = 0; byte < class_of_.size(); ++byte) {
+    if (borders[byte]) ++classes_;
+    class_of_[byte] = classes_;
+  }
+  ++classes_;  // they are counted from 0
   std::vector<float> logits(static_cast<std::size_t>(tokens_->tokenizer->vocab_size()));
   Place place;
   try {
@@ -92,6 +107,7 @@ Constraint::Constraint(std::function<Automaton()> make, std::shared_ptr<const So
 
 void Constraint::begin_anew() {
   table_.clear();
+  next_.clear();
   numbers_.clear();
   mask_bytes_ = 0;
   is_used_ = false;
@@ -109,20 +125,21 @@ int Constraint::number_of(States states) {
   if (is_new) {
     if (table_.size() == 2 * kMaxStates)
       throw Error("the constraint has more than {} states within one token", kMaxStates);
-    table_.push_back({&known->first, {}});
-    table_.back().next.fill(kUnknown);
+    table_.push_back({&known->first});
+    next_.resize(next_.size() + classes_, kUnknown);
   }
   return known->second;
 }
 
 int Constraint::after(int state, char byte) {
-  State& from = table_[static_cast<std::size_t>(state)];
-  int& next = from.next[static_cast<unsigned char>(byte)];
-  if (next != kUnknown) return next;
-  States states = automaton_.after(*from.states, std::string_view(&byte, 1));
+  const std::size_t place =
+      static_cast<std::size_t>(state) * classes_ + class_of_[static_cast<unsigned char>(byte)];
+  if (next_[place] != kUnknown) return next_[place];
   if (std::chrono::steady_clock::now() > latest_end_)
     throw Error("the masks of the constraint take longer than {} seconds for one text", kMostTime.count());
-  return next = number_of(std::move(states));
+  const States& states = *table_[static_cast<std::size_t>(state)].states;
+  const int next = number_of(automaton_.after(states, std::string_view(&byte, 1)));
+  return next_[place] = next;
 }
 
 const std::vector<std::uint64_t>& Constraint::allowed(int state, std::size_t vocab_size) {

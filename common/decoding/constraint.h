@@ -46,7 +46,7 @@ struct SortedTokens {
 /// a constraint that is in too many states at once, or takes longer than `kMostTime` for one text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 100'000, kMaxAtOnce = 2'000, kMaxStates = 8'192;
+  static constexpr std::size_t kMaxParts = 100'000, kMaxAtOnce = 2'000, kMaxStates = 16'384;
   static constexpr std::size_t kMaxMaskBytes = 8 << 20;
   static constexpr std::chrono::seconds kMostTime{2};
 
@@ -86,12 +86,13 @@ class Constraint {
   };
   struct State {
     const States* states;                     // of the automaton
-    std::array<int, 256> next;                // by the next byte: a state, kDead or kUnknown
     std::vector<std::uint64_t> allowed = {};  // a bit for each token; none if they are not known
   };
   static constexpr int kDead = -1, kUnknown = -2;
 
-  Constraint(std::function<Automaton()> make, std::shared_ptr<const SortedTokens> tokens);
+  /// `parts` have all bytes that the automaton tells apart.
+  Constraint(std::function<Automaton()> make, const GrammarRules& parts,
+             std::shared_ptr<const SortedTokens> tokens);
   template <typename Made>
   static Automaton automaton(std::shared_ptr<const Made> made);
 
@@ -102,9 +103,12 @@ class Constraint {
   void apply(std::span<float> logits, std::span<const int> text, Place& place);
 
   std::function<Automaton()> make_;
+  std::array<std::size_t, 256> class_of_ = {};  // of a byte: those of a class lead to the same states
+  std::size_t classes_ = 0;
   std::shared_ptr<const SortedTokens> tokens_;
   Automaton automaton_ = {};
   std::deque<State> table_ = {};
+  std::vector<int> next_ = {};  // [states, classes]: a state, kDead or kUnknown
   std::map<States, int> numbers_ = {};
   int generation_ = -1;  // of the table
   bool is_used_ = false;

@@ -8,10 +8,12 @@
 #include <random>
 #include <string>
 
+#include "common/base/file.h"
 #include "common/server/completion_request.h"
 #include "common/text/code_points.h"
 #include "common/text/grammar_syntax.h"
 #include "common/text/json_schema.h"
+#include "common/text/tokenizer_json.h"
 #include "grammar.h"
 #include "object_members.h"
 #include "regex.h"
@@ -133,8 +135,26 @@ TEST_CASE("the masks are those of the lessons, for patterns, grammars and schema
   }
 }
 
+TEST_CASE("no marker is part of a constrained text, and each end ends it") {
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  const Tokenizer smol(read_tokenizer_json(read_file(file), file), file);
+  const auto mark = [&](const char* name) { return smol.encode_with_special_tokens(name).front(); };
+  const EndTokens ends{mark("<|im_end|>"), mark("<|endoftext|>")};
+  const auto constraint = Constraint::of_regex(".*", std::make_shared<const SortedTokens>(smol, ends));
+  std::vector<float> logits(static_cast<std::size_t>(smol.vocab_size()));
+  Constraint::Place place;
+  constraint->keep_allowed(logits, {}, place);
+  for (const int end : ends) CHECK(logits[static_cast<std::size_t>(end)] != kMasked);
+  for (const int marker : smol.special_tokens()) {
+    CAPTURE(smol.bytes(marker));
+    CHECK((logits[static_cast<std::size_t>(marker)] == kMasked) == !ends.contains(marker));
+  }
+  for (const int piece : smol.encode("<|im_start|>"))
+    CHECK(logits[static_cast<std::size_t>(piece)] != kMasked);
+}
+
 TEST_CASE("a table that is full begins anew, and rows go on where they are") {
-  const auto constraint = Constraint::of_grammar(parse_grammar("root ::= [a-z ]{1,9000} \"!\""), tokens());
+  const auto constraint = Constraint::of_grammar(parse_grammar("root ::= [a-z ]{1,20000} \"!\""), tokens());
   const int letter = tokenizer().encode("a").front(), mark = tokenizer().encode("!").front();
   Constraint::Place early, late;
   std::vector<int> short_text{letter}, long_text;
@@ -145,7 +165,7 @@ TEST_CASE("a table that is full begins anew, and rows go on where they are") {
   };
   CHECK(may_end(short_text, early));
   CHECK(!may_end(long_text, late));
-  long_text.assign(8990, letter);  // more states than a table has
+  long_text.assign(19990, letter);  // more states than a table has
   CHECK(may_end(long_text, late));
   CHECK(may_end(short_text, early));
   for (int i = 0; i < 10; ++i) long_text.push_back(letter);
