@@ -110,6 +110,14 @@ ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPr
   read_max_tokens(model);
 }
 
+void make_constraint(std::string_view body, const ServedModel& model) {
+  struct WithoutPrompt : CompletionRequest {
+    WithoutPrompt(std::string_view body, const ServedModel& model)
+        : CompletionRequest(body, model, chat_keys(), model.chat_defaults) {}
+  };
+  WithoutPrompt(body, model);
+}
+
 void ChatRequest::read_logprobs() {
   bool tells = false;
   int count = 0;

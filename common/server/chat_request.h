@@ -29,6 +29,10 @@ class ChatRequest : public CompletionRequest {
   Rendered rendered_;
 };
 
+/// Makes the constraint of a chat, so that a ChatRequest finds it there. Throws HttpError as ChatRequest
+/// does.
+void make_constraint(std::string_view body, const ServedModel& model);
+
 /// The answers to POST /tokenize, /detokenize and /apply-template, in JSON. Throw HttpError.
 std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
 std::string detokenize(std::string_view body, const ServedModel& model);

@@ -125,6 +125,7 @@ struct CompletionServer {
   }
 
   ~CompletionServer() {
+    compiler.stop();
     reader.stop();
     writer.stop();
   }
@@ -273,8 +274,16 @@ struct CompletionServer {
     });
   }
 
+  /// Whether the body may have a constraint, which can take seconds to make: only others that have one wait.
+  static bool may_be_constrained(const std::shared_ptr<Exchange>& exchange) {
+    return std::ranges::any_of(constraint_keys(), [&](const std::string& key) {
+      return exchange->request().body.find('"' + key + '"') != std::string::npos;
+    });
+  }
+
   void complete(const std::shared_ptr<Exchange>& exchange) {
-    read(reader, exchange, [this, exchange]() -> Then {
+    Worker& thread = may_be_constrained(exchange) ? compiler : reader;
+    read(thread, exchange, [this, exchange]() -> Then {
       const auto request = std::make_shared<CompletionRequest>(exchange->request().body, model);
       return [this, exchange, request] {
         submit(exchange, *request,
@@ -285,6 +294,14 @@ struct CompletionServer {
 
   /// A template may take long. So chats wait for each other, but completions do not wait for them.
   void chat(const std::shared_ptr<Exchange>& exchange) {
+    if (!may_be_constrained(exchange)) return write_prompt(exchange);
+    read(compiler, exchange, [this, exchange]() -> Then {
+      make_constraint(exchange->request().body, model);
+      return [this, exchange] { write_prompt(exchange); };
+    });
+  }
+
+  void write_prompt(const std::shared_ptr<Exchange>& exchange) {
     read(writer, exchange, [this, exchange]() -> Then {
       const auto request = std::make_shared<ChatRequest>(exchange->request().body, model, *prompts);
       return [this, exchange, request] {
@@ -350,7 +367,8 @@ struct CompletionServer {
   const bool answers;  // otherwise the model only continues texts
   const long long started = static_cast<long long>(std::time(nullptr));
   Access access;
-  Worker reader;    // of completions
+  Worker compiler;  // of constraints
+  Worker reader;    // of completions without one
   Worker writer;    // of the prompts of chats: runs all of `prompts`
   HttpServer http;  // the last: its thread uses the others
 };

@@ -2,6 +2,7 @@
 classes."""
 
 import asyncio
+import json
 import os
 import sys
 import unittest
@@ -142,6 +143,22 @@ class Chats(unittest.TestCase):
                 return {whole.choices[0].message.content for whole in wholes} | {text}
 
         self.assertEqual(asyncio.run(ask()), {self.chat().choices[0].message.content})
+
+    def test_answers_that_parse(self):
+        made = {"name": "animal", "strict": True, "schema": {
+            "type": "object", "properties": {"kind": {"enum": ["fox", "lion"]}, "wild": {"type": "boolean"}},
+            "required": ["kind", "wild"], "additionalProperties": False}}
+        keys = {"response_format": {"type": "json_schema", "json_schema": made}, "max_completion_tokens": 100}
+        answer = self.chat(**keys).choices[0]
+        self.assertEqual(answer.finish_reason, "stop")
+        self.assertEqual(list(json.loads(answer.message.content)), ["kind", "wild"])
+        stream = self.chat(stream=True, **keys)
+        self.assertEqual("".join(part.choices[0].delta.content or "" for part in stream), answer.message.content)
+        fails = {"guided_regex": "(fox ){9}(a?){900}b"}  # in too many states after nine foxes
+        with self.assertRaises(openai.BadRequestError):
+            self.chat(extra_body=fails, max_completion_tokens=60)
+        with self.assertRaisesRegex(openai.APIError, "at most 2000 are followed"):
+            list(self.chat(stream=True, extra_body=fails, max_completion_tokens=60))
 
     def test_errors(self):
         picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
