@@ -43,10 +43,11 @@ struct SortedTokens {
 ///
 /// A state of the table is a set of the automaton's states. The states that a byte leads to, and the tokens
 /// that a state allows, are computed once and kept; when the table is full, it begins anew. Work is bounded:
-/// a constraint that is in too many states at once, or takes longer than `kMostTime` for one text, throws.
+/// a constraint that is in too many states at once, or takes more than `kMostTime` of a processor for one
+/// text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 100'000, kMaxAtOnce = 2'000, kMaxStates = 16'384;
+  static constexpr std::size_t kMaxParts = 100'000, kMaxAtOnce = 2'000, kMaxStates = 8'192;
   static constexpr std::size_t kMaxMaskBytes = 8 << 20;
   static constexpr std::chrono::seconds kMostTime{2};
 
@@ -113,7 +114,7 @@ class Constraint {
   int generation_ = -1;  // of the table
   bool is_used_ = false;
   std::size_t mask_bytes_ = 0;
-  std::chrono::steady_clock::time_point latest_end_ = {};  // of the present call
+  std::chrono::nanoseconds latest_end_ = {};  // of the present call, in this thread's processor time
 };
 
 /// Constraint::keep_allowed for one row. A copy is for another row.

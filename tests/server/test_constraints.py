@@ -1,5 +1,5 @@
-"""Constrained texts as clients see them: valid answers in a busy batch, the same text as alone, failures that end one request
-only, and chats. The judge is a validator of a few lines, which knows nothing of grammars."""
+"""Constrained texts as clients see them: valid answers in a busy batch, the same texts as alone, failures that end one
+request only, and chats. The judge is a validator of a few lines, which knows nothing of grammars."""
 
 import concurrent.futures
 import json
@@ -103,7 +103,7 @@ class Constraints(unittest.TestCase):
             def texts(**keys):
                 return server.texts("The animal: ", **{"max_tokens": 30, "seed": 1, **keys})
 
-            self.assertEqual(texts(guided_choice=["fox", "lion"], logit_bias={"5": 100})[0] in ("fox", "lion"), True)
+            self.assertIn(texts(guided_choice=["fox", "lion"], logit_bias={"5": 100})[0], ("fox", "lion"))
             self.assertEqual(texts(guided_regex="(fox ){9}", stop=" fox"), ["fox"])
             self.assertEqual(texts(guided_regex="fox{9}", max_tokens=0), [""])
             self.assertEqual(texts(guided_regex="fox", echo=True), ["The animal: fox"])
@@ -172,8 +172,8 @@ class Constraints(unittest.TestCase):
                 keys = {"response_format": as_format(made, strict=True), "seed": seed, "max_tokens": 120, "temperature": 1}
                 text = content(chat(server, messages, **keys))
                 self.assertEqual(list(json.loads(text)), ["name", "age"])
-                parts = events(server, messages[-1]["content"], **keys) if len(messages) == 1 else []
-                if parts:
+                if len(messages) == 1:
+                    parts = events(server, messages[-1]["content"], **keys)
                     self.assertEqual("".join(part["choices"][0]["delta"].get("content", "") for part in parts), text)
                 messages += [{"role": "assistant", "content": text}, user("And now?")]
                 messages = messages[-3:]

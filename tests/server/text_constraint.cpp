@@ -154,22 +154,25 @@ TEST_CASE("no marker is part of a constrained text, and each end ends it") {
 }
 
 TEST_CASE("a table that is full begins anew, and rows go on where they are") {
-  const auto constraint = Constraint::of_grammar(parse_grammar("root ::= [a-z ]{1,20000} \"!\""), tokens());
-  const int letter = tokenizer().encode("a").front(), mark = tokenizer().encode("!").front();
-  Constraint::Place early, late;
-  std::vector<int> short_text{letter}, long_text;
-  const auto may_end = [&](std::vector<int>& text, Constraint::Place& place) {
+  const auto constraint =
+      Constraint::of_grammar(parse_grammar("root ::= (\"a\"{1,9000} | \"b\"{1,9000}) \"!\""), tokens());
+  const int a = tokenizer().encode("a").front(), b = tokenizer().encode("b").front();
+  const int mark = tokenizer().encode("!").front();
+  const auto may_end = [&](const std::vector<int>& text, Constraint::Place& place) {
     std::vector<float> logits(static_cast<std::size_t>(tokenizer().vocab_size()));
     constraint->keep_allowed(logits, text, place);
     return logits[static_cast<std::size_t>(mark)] != kMasked;
   };
-  CHECK(may_end(short_text, early));
-  CHECK(!may_end(long_text, late));
-  long_text.assign(19990, letter);  // more states than a table has
-  CHECK(may_end(long_text, late));
-  CHECK(may_end(short_text, early));
-  for (int i = 0; i < 10; ++i) long_text.push_back(letter);
-  CHECK(may_end(long_text, late));
+  constexpr std::chrono::seconds slow_sanitizer(-60);
+  Constraint::Place early{.time = slow_sanitizer}, late = early, other = early, fresh = early;
+  CHECK(!may_end({}, fresh));
+  CHECK(may_end({a}, early));
+  CHECK(may_end(std::vector<int>(8100, a), late));   // not yet full
+  CHECK(may_end(std::vector<int>(8900, b), other));  // it becomes so within this call
+  CHECK(may_end({a, a}, early));
+  CHECK(may_end(std::vector<int>(8999, a), late));
+  CHECK(may_end({a, a, a}, early));  // full again, before this call
+  CHECK(may_end(std::vector<int>(9000, b), other));
 }
 
 TEST_CASE("each key that limits a text is read") {
