@@ -96,7 +96,7 @@ struct KeysValues {
   Tensor values;  ///< of the same shape
   Tensor blocks =
       {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
-  std::int32_t window = kNoWindow;  ///< a query sees so many positions at most: its own and those before it
+  std::int32_t window = kNoWindow;  ///< a query sees at most its own position and the window - 1 before it
 };
 
 /// One of several devices that compute together, each for a rank of its own: a process, or a thread.
@@ -213,8 +213,8 @@ class Device {
                            KeysValues& keys_values) = 0;
 
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
-  /// 0 .. p of its row, or with a window of w only p - w + 1 .. p (Beltagy et al. 2020, section 3.1). Keys
-  /// before that weigh nothing, and most of them are not read. For each head, out = softmax(q Kᵀ /
+  /// 0 .. p of its row. With a window of w it sees only p - w + 1 .. p (Beltagy et al. 2020, section 3.1);
+  /// the keys before that weigh nothing, and most of them are not read. For each head, out = softmax(q Kᵀ /
   /// sqrt(head_size)) V. Only a few rows of scores exist at a time, never a matrix of all positions by all
   /// positions. Neighbouring query heads share a head of keys and values: head h uses h / (n_head /
   /// n_kv_head) (Ainslie et al. 2023, section 2.2: grouped queries). queries and out [n_tokens, n_head

@@ -58,7 +58,7 @@ struct Yarn {
     if (fast < slow) {
       throw Error("{}: beta_fast is {}, less than beta_slow, which is {}", rope.file(), fast, slow);
     }
-    // The pair that turns so many times within the original context.
+    // The pair that turns this often within the original context.
     const auto pair_of = [&](double turns) {
       return size * std::log(context / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
     };
