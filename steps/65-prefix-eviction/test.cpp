@@ -155,6 +155,13 @@ TEST_CASE("the full blocks of a text are found again, as far as another text is 
   CHECK(join(cache, 0, behind_prefix(prompt(15), 1, 30)) == 0);
 }
 
+TEST_CASE("of several texts that begin alike, the one that shares most counts") {
+  PagedKvCache cache(tales(), 3, 12);
+  join(cache, 0, behind_prefix(prompt(16), 1, 9));
+  CHECK(join(cache, 1, prompt(50)) == 16);
+  CHECK(join(cache, 2, prompt(40)) == 32);
+}
+
 TEST_CASE("a block is found by all tokens up to its end, not by its own alone") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(33), other = prompt(33, 100);
