@@ -406,6 +406,21 @@ class Written(unittest.TestCase):
         self.assertEqual((len(dates), result["runs"]), (1, [run | {"commit": "abc"} for run in runs]))
 
 
+class Asked(unittest.TestCase):
+    def test_each_measurement_gets_the_rounds_that_a_person_asks_for(self):
+        tool = tool_module()
+        for measured, usual in (["--products"], 5), (["--changes"], 7), ([], 7):
+            for rounds, expected in ([], usual), (["--rounds", "3"], 3):
+                with self.subTest(measured=measured, rounds=rounds), tempfile.TemporaryDirectory() as folder, \
+                        mock.patch.object(sys, "argv", ["bench", "--threads", "2", *measured, *rounds]), \
+                        mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
+                        mock.patch.object(tool, "run_program") as program:
+                    Path(folder, "result.json").write_text("{}")
+                    tool.measure(tool.read_arguments())
+                    words = program.call_args.args
+                    self.assertEqual(words[words.index("--rounds") + 1], expected)
+
+
 class Recorded(unittest.TestCase):
     """What --record adds to the file of the CPU's page."""
 
