@@ -245,6 +245,28 @@ TEST_CASE(
   CHECK(told["top_logprobs"] == json{{{"a", -0.5}, {"bytes:\\xe2", -1.5}}, {{"a", -1.5}}});
 }
 
+TEST_CASE("tokens that a stop sequence takes begin where the shown text ends, counted in characters") {
+  auto client = std::make_shared<Client>();
+  Metrics counted;
+  declare(counted);
+  const auto request =
+      std::make_shared<CompletionRequest>(R"({"prompt": [5], "logprobs": 0, "stop": "ab"})", model());
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  std::vector<int> ids = tokenizer().encode("é");
+  const std::size_t shown = ids.size();
+  for (const char* const taken : {"a", "b"}) ids.push_back(tokenizer().encode(taken).front());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Token token{.id = ids[i]};
+    token.text = i + 1 == shown ? "é" : "";
+    token.logprobs = Logprobs{-1.0f, {}};
+    reply->add_token(0, token);
+  }
+  reply->end_text(0, FinishReason::kStop);
+  std::vector<int> expected(shown, 0);
+  expected.insert(expected.end(), {1, 1});
+  CHECK(client->answer["choices"][0]["logprobs"]["text_offset"] == json(expected));
+}
+
 TEST_CASE("a part without tokens adds no comma to the log-probabilities") {
   LogprobJson whole;
   for (const char* part : {"", "1", "", "2", ""}) whole.add({part, part, part, part});
