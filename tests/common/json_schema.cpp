@@ -89,11 +89,27 @@ TEST_CASE("a reference leads to a place within the schema, and not in a circle")
           R"({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}})") ==
       at + "/$defs/a: it refers to itself");
   CHECK(error_of(R"({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "null"}}})") == "");
+  for (const std::string digit : {"1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b",
+                                  "c", "d", "e", "f", "A", "B", "C", "D", "E", "F"}) {
+    const char name = static_cast<char>(0x40 + std::stoi(digit, nullptr, 16));
+    CHECK(error_of("{\"$ref\": \"#/$defs/%4" + digit + "\", \"$defs\": {\"" + name + "\": true}}") == "");
+  }
   CHECK(error_of(R"({"items": {"$ref": "#"}})") == "");
   std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
   for (int i = 0; i < 150; ++i)
     chain += "\"" + std::to_string(i) + "\": {\"$ref\": \"#/$defs/" + std::to_string(i + 1) + "\"},";
   CHECK(error_of(chain + R"("150": true}})").ends_with(": more than 100 schemas refer to one another"));
+}
+
+TEST_CASE("in each old draft a reference stands alone") {
+  const auto error = [](const std::string& draft) {
+    return error_of("{\"$schema\": \"https://json-schema.org/" + draft +
+                    R"(/schema", "$ref": "#/definitions/a",
+        "type": "string", "definitions": {"a": {"type": "null"}}})");
+  };
+  for (const char* const draft : {"draft-03", "draft-04", "draft-06", "draft-07"}) CHECK(error(draft) == "");
+  for (const char* const draft : {"draft/2019-09", "draft/2020-12"})
+    CHECK(error(draft) == "no JSON value is valid under the schema");
 }
 
 TEST_CASE("a schema without any valid value is refused") {
@@ -142,6 +158,8 @@ TEST_CASE("combinations that are not built are refused") {
     CAPTURE(schema);
     CHECK(error_of(schema).starts_with("the schema cannot be used at "));
   }
+  CHECK(error_of(R"({"enum": [9e15]})").ends_with("a number above 9e15 in an enum may be rounded"));
+  CHECK(error_of(R"({"enum": [8999999999999999.0]})") == "");
   CHECK(error_of(R"({"pattern": "[a"})") ==
         "the schema cannot be used at /pattern: the regular expression cannot be read at its end: it ends "
         "too early");
