@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/decoding/grammar.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -110,6 +111,22 @@ TEST_CASE("in each old draft a reference stands alone") {
   for (const char* const draft : {"draft-03", "draft-04", "draft-06", "draft-07"}) CHECK(error(draft) == "");
   for (const char* const draft : {"draft/2019-09", "draft/2020-12"})
     CHECK(error(draft) == "no JSON value is valid under the schema");
+}
+
+TEST_CASE("an escape takes each hexadecimal digit, and an exponent each sign") {
+  const auto accepts = [](const std::string& type, const std::string& text) {
+    const Grammar grammar(json_schema_rules("{\"type\": \"" + type + "\"}", nothing));
+    return grammar.accepts(grammar.after(grammar.start(), text));
+  };
+  for (const char digit : std::string("0123456789abcABCefEF")) {
+    CAPTURE(digit);
+    CHECK(accepts("string", std::string("\"\\u") + digit + "123\""));
+    CHECK(accepts("string", std::string("\"\\u12") + digit + "3\""));
+  }
+  CHECK(!accepts("string", "\"\\ug123\""));
+  for (const std::string exponent : {"e3", "E3", "e-3", "E-3", "e+3", "E+3"})
+    CHECK(accepts("number", "1" + exponent));
+  CHECK(!accepts("number", "1e--3"));
 }
 
 TEST_CASE("a schema without any valid value is refused") {
