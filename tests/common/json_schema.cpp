@@ -42,6 +42,8 @@ TEST_CASE("a keyword that is not built is refused by its place, wherever it is")
   CHECK(error_of(R"({"$ref": "#/$defs/a", "$defs": {"a": {"dependencies": {}}}})") ==
         at + "/$defs/a/dependencies" + what);
   CHECK(error_of(R"({"$defs": {"a": {"dependencies": {}}}})") == "");  // nothing refers to it
+  CHECK(error_of(R"({"items": {"id": 3}})") == "");  // names nothing, so no reference changes its meaning
+  CHECK(error_of(R"({"items": {"id": "a.json"}})") == at + "/items/id" + what);
   CHECK(
       error_of(
           R"({"uniqueItems": false, "patternProperties": {}, "title": "t", "$comment": 1, "default": []})") ==
