@@ -25,8 +25,9 @@ ROOMS = {
 LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 
 # What only sources include: JSON, and the insides of models and tokenizers.
-PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/precompiled.h", "decoding/known_tokens.h",
-           "model/family.h", "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/led_passes.h", "model/llama.h",
+PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/precompiled.h", "decoding/constraint.h",
+           "decoding/known_tokens.h", "model/family.h", "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h",
+           "model/led_passes.h", "model/llama.h",
            "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
            "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/neighbours.h",
            "parallel/thread_ranks.h", "parallel/wait_limit.h",

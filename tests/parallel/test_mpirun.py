@@ -151,8 +151,13 @@ class Mpirun(unittest.TestCase):
         self.assertTrue(errors(done)[0].startswith("error: rank 1: "), done.stderr)
 
     def end(self, ranks, hit, *options, program=PROGRAM):
-        """hit(mpirun, processes of the ranks) once a text has begun. All must end soon; status and standard error."""
-        texts = (*TEXT[:-1], "480", "--ignore-eos")
+        """hit(mpirun, processes of the ranks) once a text has begun, which takes seconds to its end. All must end soon;
+        status and standard error."""
+        model = Path(self.enterContext(tempfile.TemporaryDirectory())) / "long"
+        shutil.copytree(SOURCE / "models/tales-llama-1m", model)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+        texts = (*(option if option != "tales-llama-1m" else model for option in TEXT[:-1]), "4000", "--ignore-eos")
         process = subprocess.Popen(["mpirun", *options, "-np", str(ranks), program, *texts], env=ENVIRONMENT,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
