@@ -106,7 +106,9 @@ const std::vector<std::pair<std::string, Reader>>& readers() {
 }
 
 std::shared_ptr<Constraint> made(const Given& given, Constraints& constraints) {
-  const auto& [key, kind, value] = given;
+  const std::string& key = given.key;
+  const Kind kind = given.kind;
+  const Json& value = given.value;
   const bool is_text = value.is_string();
   if ((kind == Kind::kRegex || kind == Kind::kGrammar) && !is_text) refuse_value(key, value, "a text");
   if (kind == Kind::kJson && !is_text && !value.is_object() && !value.is_boolean())
