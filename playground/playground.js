@@ -223,7 +223,7 @@
 
   const runs = make("div", { className: "runs" });
   const form = make("form", {},
-    make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
+    make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${numberOf(step)}`)), line,
     make("details", { open: Boolean(talks) }, make("summary", {}, talks ? "Your side of the conversation" : "Standard input"), make("label", { htmlFor: input.id }, ...reads), input),
     fromDisk,
     ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer"), looks] : []),

@@ -85,10 +85,14 @@ function commandLines(text) {
   return commands.map((command) => ({ ...command, text: text.slice(command.from, command.to).replace(/\\\n/g, " ").trim() }));
 }
 
+/// "03" of "03-context-window".
+const numberOf = (step) => step.split("-")[0];
+
 /// Whether tools/run means that step by this word: its number, its name, or a part of the name.
 function meansStep(word, step) {
-  if (/^\d{1,2}$/.test(word)) return word.padStart(2, "0") === step.slice(0, 2);
-  return word === step || (word.length > 2 && step.slice(3).includes(word));
+  const number = numberOf(step);
+  if (/^\d+$/.test(word)) return word.padStart(2, "0") === number;
+  return word === step || (word.length > 2 && step.slice(number.length + 1).includes(word));
 }
 
 const shellQuoted = (word) => (/^[\w./:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
