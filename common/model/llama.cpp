@@ -37,12 +37,22 @@ std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& 
 }
 
 /// As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
-/// from max_window_layers on or those in a list.
+/// from max_window_layers on or those in a list, which transformers does not run without the switch.
 void apply_window(const Settings& settings, ModelConfig& config) {
-  const bool mistral = settings.text_or("model_type", "") == "mistral";
+  const std::string type = settings.text_or("model_type", "");
+  const bool mistral = type == "mistral", qwen = type.starts_with("qwen");
   std::vector<bool> slides(static_cast<std::size_t>(config.n_layer), mistral);
   if (const nlohmann::json* types = settings.find("layer_types"); types && !mistral) {
     slides = listed_layers(settings, *types, config.n_layer);
+    const bool has_window =
+        settings.boolean_or("use_sliding_window", false) && !settings.is_null("sliding_window");
+    if (qwen && std::ranges::count(slides, true) > 0 && !has_window) {
+      throw Error(
+          "{}: layer_types names layers with a window, which need a sliding_window, and a use_sliding_window "
+          "of "
+          "true",
+          settings.file());
+    }
   } else if (!mistral && settings.boolean_or("use_sliding_window", false)) {
     const int first = settings.integer_or("max_window_layers", 28, 0, kLargestSize);
     for (int layer = first; layer < config.n_layer; ++layer) slides[static_cast<std::size_t>(layer)] = true;

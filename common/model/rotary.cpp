@@ -7,10 +7,11 @@
 #include <string>
 
 #include "common/base/error.h"
-#include "common/model/family.h"
 
 namespace staircase {
 namespace {
+
+constexpr double kLargestContext = 1 << 24;
 
 /// Llama 3.1's scaling for long texts (Meta's reference code, apply_scaling).
 double stretched(double speed, const RotaryScaling& scaling) {
@@ -54,6 +55,7 @@ struct Yarn {
   Yarn(const Settings& settings, const Settings& rope, int size, double theta) {
     const double context = original_context(settings, rope);
     factor = rope.positive_or("factor", settings.positive("max_position_embeddings") / context);
+    stretched_context = factor * context;
     const double fast = rope.positive_or("beta_fast", 32.0), slow = rope.positive_or("beta_slow", 1.0);
     if (fast < slow) {
       throw Error("{}: beta_fast is {}, less than beta_slow, which is {}", rope.file(), fast, slow);
@@ -81,7 +83,7 @@ struct Yarn {
     return share * speed / factor + (1.0 - share) * speed;
   }
 
-  double factor, first, last, length;
+  double factor, stretched_context, first, last, length;
 };
 
 }  // namespace
@@ -149,8 +151,7 @@ void Rotary::scale(const Settings& settings, const Settings& rope) {
     const Yarn yarn(settings, rope, size(), theta_);
     for (int pair = 0; double& speed : speeds_) speed = yarn.slowed(speed, pair++);
     length_ = yarn.length;
-    context_ =
-        static_cast<int>(std::min<double>(yarn.factor * original_context(settings, rope), kLargestSize));
+    context_ = static_cast<int>(std::min(yarn.stretched_context, kLargestContext));
   } else {
     const RotaryScaling scaling = rotary_scaling(settings);
     for (double& speed : speeds_) speed = stretched(speed, scaling);

@@ -403,9 +403,30 @@ TEST_CASE("a window counts where it is in use, layer by layer") {
       first{"sliding_attention", "full_attention"};
   CHECK(windows("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
         Windows{});
-  CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", last}}) == Windows{kNoWindow, 20});
-  CHECK(windows("qwen3", {{"sliding_window", 20}, {"layer_types", first}}) == Windows{20, kNoWindow});
+  for (const std::string qwen : {"qwen2", "qwen3"}) {
+    json listed{{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", last}};
+    CHECK(windows(qwen, listed) == Windows{kNoWindow, 20});
+    listed["layer_types"] = first;
+    CHECK(windows(qwen, listed) == Windows{20, kNoWindow});
+  }
   CHECK(windows("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == Windows{20, 20});
+}
+
+TEST_CASE("Qwen's list of windows needs its switch and a width, as in transformers") {
+  const json first{"sliding_attention", "full_attention"}, full{"full_attention", "full_attention"};
+  for (const std::string qwen : {"qwen2", "qwen3"}) {
+    for (const json& more : {json::object(), json{{"sliding_window", 20}},
+                             json{{"sliding_window", 20}, {"use_sliding_window", false}},
+                             json{{"sliding_window", nullptr}, {"use_sliding_window", true}}}) {
+      json settings = valid_of(qwen);
+      settings.update(more);
+      settings["layer_types"] = first;
+      CAPTURE(settings.dump());
+      CHECK(says(error_message([&] { read(settings.dump()); }), "layer_types", "use_sliding_window"));
+      settings["layer_types"] = full;
+      CHECK(read(settings.dump()).windows.empty());
+    }
+  }
 }
 
 TEST_CASE("YaRN stretches the context by its factor, other rotations leave it") {
