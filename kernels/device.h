@@ -54,8 +54,14 @@ enum class Epilogue {
   kGeluErf,   ///< the exact definition: gelu(x) = x/2 · (1 + erf(x / sqrt 2))
   kSiluGate,  ///< out = silu(gate) · up, where x W + b holds gate and up in turns of kGateColumns outputs;
               ///< silu(x) = x / (1 + exp(-x)) (Shazeer 2020, section 2: SwiGLU)
+  kGeluGate,  ///< the same with the gelu of kGelu (GEGLU)
   kAdd,       ///< out += x W + b: the residual connection
 };
+
+/// Whether the product holds a gate and what it gates.
+constexpr bool is_gated(Epilogue epilogue) {
+  return epilogue == Epilogue::kSiluGate || epilogue == Epilogue::kGeluGate;
+}
 
 /// A gated product interleaves its outputs: this many of the gate, then as many of the factor `up`. W
 /// consists of whole turns of both: the loader pads the last ones with zero outputs. out is as wide as gate
@@ -189,8 +195,12 @@ class Device {
   /// out[r] = norm(x[r]) for each row. x and out [rows, width].
   virtual void normalize(const Tensor& x, const Norm& norm, Tensor& out) = 0;
 
-  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (fewer with kSiluGate:
-  /// see kGateColumns), bias [out_features] or an empty tensor for none. If W has 16 bits, the product may
+  /// out[r] += norm(x[r]): the residual connection of a family that normalizes what it adds. The norm is not
+  /// kNone; shapes as above.
+  virtual void add_normalized(const Tensor& x, const Norm& norm, Tensor& out) = 0;
+
+  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (fewer with a gate: see
+  /// kGateColumns), bias [out_features] or an empty tensor for none. If W has 16 bits, the product may
   /// take norm(x) rounded to its type as well. If it has fewer, norm(x) may be rounded in groups of a row
   /// like the groups of an output, or both W and norm(x) may be taken in 16 bits. The sums of floats are
   /// always float32. Besides float32, x may have any type that operand_dtype names for W, unless it has a

@@ -17,7 +17,7 @@ inline HostArray rows_of(const HostArray& array, std::int64_t first, std::int64_
   return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
 }
 
-/// The outputs of `gate` and `up`, [outputs, inputs], as Epilogue::kSiluGate takes them: in turns of
+/// The outputs of `gate` and `up`, [outputs, inputs], as a gated product takes them: in turns of
 /// kGateColumns. The last turns are filled up with `zeros`, [inputs]. The result refers to the memory of all
 /// three.
 inline std::vector<HostArray> in_gate_order(const HostArray& gate, const HostArray& up,

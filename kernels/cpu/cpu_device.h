@@ -78,8 +78,8 @@ constexpr std::int64_t kMostQueries = 4;
 constexpr std::int64_t kMostQueries = 8;
 #endif
 
-/// `normalize` for one row, on the thread that calls it. The norm has a kind.
-void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out);
+/// `normalize` for one row, or `add_normalized`, on the thread that calls it. The norm has a kind.
+void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out, bool adds = false);
 
 /// Where head 0 of one token belongs.
 struct TokenPlaces {
@@ -123,6 +123,7 @@ class CpuDevice final : public Device {
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void normalize(const Tensor& x, const Norm& norm, Tensor& out) override;
+  void add_normalized(const Tensor& x, const Norm& norm, Tensor& out) override;
   void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
               Tensor& out) override;
   void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
@@ -148,6 +149,8 @@ class CpuDevice final : public Device {
       for (std::int64_t i = first; i < last; ++i) body(IndexRange{i * few, std::min((i + 1) * few, rows)});
     });
   }
+
+  void normalize_rows(const Tensor& x, const Norm& norm, Tensor& out, bool adds);
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
   /// bfloat16, and in groups of 8 bits if they are int8 or int4. It is stored in the device's memory, or is x

@@ -157,9 +157,9 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
   std::copy_n(in_out, count - i, out + i);
 }
 
-/// The same with kSiluGate, for whole turns of products: `count` results, of which the last turn may have
-/// fewer.
-HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const float* bias, float* out) {
+/// The same with a gate, for whole turns of products: `count` results, of which the last turn may have fewer.
+HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const float* bias,
+                               Epilogue epilogue, float* out) {
   const Floats d;
   const auto load = [&](std::int64_t i) HWY_ATTR {
     const auto value = hn::Load(d, products + i);
@@ -170,7 +170,9 @@ HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const 
     // The last turn must not write beyond the row.
     float* const turn = count < kGateColumns ? last : out;
     for (std::int64_t i = 0; i < kGateColumns; i += kLanes) {
-      hn::StoreU(hn::Mul(silu(load(i)), load(kGateColumns + i)), d, turn + i);
+      const auto gate = load(i);
+      const auto opened = epilogue == Epilogue::kGeluGate ? gelu(gate) : silu(gate);
+      hn::StoreU(hn::Mul(opened, load(kGateColumns + i)), d, turn + i);
     }
     if (turn == last) {
       std::copy_n(last, count, out);
@@ -186,7 +188,7 @@ HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* b
                            const Tensor& out, const ProductPiece& piece) {
   static_assert(kHalfPanel % (2 * kGateColumns) == 0, "a half of a panel has whole turns");
   const std::int64_t width = out.dim(1);
-  const std::int64_t columns_of_result = epilogue == Epilogue::kSiluGate ? 2 : 1;
+  const std::int64_t columns_of_result = is_gated(epilogue) ? 2 : 1;
   const auto multiply = [&](const auto& finish_columns) HWY_ATTR {
     multiply_weight(
         x, weight, piece,
@@ -198,8 +200,8 @@ HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* b
   };
   const auto finish_any = [=](const float* products, std::int64_t count, const float* biases, float* to)
                               HWY_ATTR {
-                                if (epilogue == Epilogue::kSiluGate) {
-                                  finish_gated(products, count, biases, to);
+                                if (is_gated(epilogue)) {
+                                  finish_gated(products, count, biases, epilogue, to);
                                 } else {
                                   finish(products, count, biases, epilogue, to);
                                 }

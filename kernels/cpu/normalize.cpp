@@ -1,5 +1,5 @@
 // normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or the same around 0 instead
-// of the mean: an RMS norm.
+// of the mean: an RMS norm. add_normalized adds the result to out[r].
 //
 // x and out [rows, width]. About 8 operations (5 without a mean) and 8 bytes for each element: limited by the
 // bandwidth of the cache that holds x. The mean comes first and the variance from the differences to it. The
@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Without weight or bias (nullptr) they are 1 and 0.
 HWY_ATTR void normalize_row(NormKind kind, const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight,
-                            const float* HWY_RESTRICT bias, float epsilon, std::int64_t width,
+                            const float* HWY_RESTRICT bias, float epsilon, std::int64_t width, bool adds,
                             float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -50,11 +50,13 @@ HWY_ATTR void normalize_row(NormKind kind, const float* HWY_RESTRICT x, const fl
     auto value = hn::Mul(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)), hn::Set(d, scale));
     const auto factor = weight == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, weight + i);
     value = bias == nullptr ? hn::Mul(value, factor) : hn::MulAdd(value, factor, hn::LoadU(d, bias + i));
+    if (adds) value = hn::Add(value, hn::LoadU(d, out + i));
     hn::StoreU(value, d, out + i);
   }
   for (std::int64_t i = whole; i < width; ++i) {
-    out[i] =
+    const float value =
         (x[i] - mean) * scale * (weight == nullptr ? 1.0f : weight[i]) + (bias == nullptr ? 0.0f : bias[i]);
+    out[i] = adds ? out[i] + value : value;
   }
 }
 
@@ -67,18 +69,26 @@ namespace staircase {
 
 HWY_EXPORT(normalize_row);
 
-void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out) {
+void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out, bool adds) {
   HWY_DYNAMIC_DISPATCH(normalize_row)
-  (norm.kind, x, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width, out);
+  (norm.kind, x, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width, adds, out);
 }
 
-void CpuDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
+void CpuDevice::normalize_rows(const Tensor& x, const Norm& norm, Tensor& out, bool adds) {
   const std::int64_t width = x.dim(1);
   each_few_rows(x, [&](IndexRange rows) {
     for (std::int64_t r = rows.first; r < rows.last; ++r) {
-      normalize_row(x.data<float>() + r * width, norm, width, out.data<float>() + r * width);
+      normalize_row(x.data<float>() + r * width, norm, width, out.data<float>() + r * width, adds);
     }
   });
+}
+
+void CpuDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
+  normalize_rows(x, norm, out, false);
+}
+
+void CpuDevice::add_normalized(const Tensor& x, const Norm& norm, Tensor& out) {
+  normalize_rows(x, norm, out, true);
 }
 
 }  // namespace staircase

@@ -41,6 +41,7 @@ class CudaDevice final : public Device {
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void normalize(const Tensor& x, const Norm& norm, Tensor& out) override;
+  void add_normalized(const Tensor& x, const Norm& norm, Tensor& out) override;
   void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
               Tensor& out) override;
   void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
@@ -78,6 +79,7 @@ class CudaDevice final : public Device {
   enum class Operation {
     kEmbedding,
     kNormalize,
+    kAddNormalized,
     kLinear,
     kQueryKeyValue,
     kSplitHeads,

@@ -417,7 +417,7 @@ Tensor CudaDevice::as_operand(const Tensor& x, const Norm& norm, DType dtype) {
   float* const memory = grown(operand_, cuda::divide_up<std::int64_t>(bytes, sizeof(float)));
   cuda::with_type(dtype, memory, [&](auto* operand) {
     if (has_norm) {
-      cuda::launch_normalize(x, norm, operand, stream());
+      cuda::launch_normalize<false>(x, norm, operand, stream());
     } else {
       cuda::with_type(x.dtype(), x.data<void>(),
                       [&](const auto* rows) { cuda::launch_convert(rows, x.size(), operand, stream()); });
@@ -478,8 +478,8 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
   if (listed(Operation::kLinear, x, norm, weight, bias, epilogue, out)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
-  if (epilogue == Epilogue::kSiluGate) {
-    const cuda::StoreGated store{bias.data<float>(), static_cast<int>(out.dim(1)), out.dtype(),
+  if (is_gated(epilogue)) {
+    const cuda::StoreGated store{bias.data<float>(), epilogue, static_cast<int>(out.dim(1)), out.dtype(),
                                  out.data<void>()};
     multiply(x, norm, weight, store);
     return;

@@ -1,5 +1,5 @@
 // normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or x[r] / sqrt(mean of x[r]²
-// + epsilon) · weight.
+// + epsilon) · weight. add_normalized adds that to out[r].
 //
 // x and out [rows, width]. About 8 operations and 8 bytes for each element, 4 operations for an RMS norm. The
 // limit is bandwidth; for a few rows, it is the latency of two sums over a block, or of one. The kernel is in
@@ -12,7 +12,12 @@ namespace staircase {
 
 void CudaDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
   if (listed(Operation::kNormalize, x, norm, out)) return;
-  cuda::launch_normalize(x, norm, out.data<float>(), stream());
+  cuda::launch_normalize<false>(x, norm, out.data<float>(), stream());
+}
+
+void CudaDevice::add_normalized(const Tensor& x, const Norm& norm, Tensor& out) {
+  if (listed(Operation::kAddNormalized, x, norm, out)) return;
+  cuda::launch_normalize<true>(x, norm, out.data<float>(), stream());
 }
 
 }  // namespace staircase

@@ -104,14 +104,18 @@ class BlockNorm {
     }
   }
 
-  /// out = norm(x) for one row, rounded if To is narrower. `out` may be shared memory; then other threads
-  /// must wait for it. Every thread of the block must call it.
-  template <typename To>
+  /// out = norm(x) for one row, rounded if To is narrower, or with kAdds the sum of both. `out` may be shared
+  /// memory; then other threads must wait for it. Every thread of the block must call it.
+  template <bool kAdds = false, typename To>
   __device__ __forceinline__ void normalize(const float* x, To* out) const {
     const RowScale row = scale_of_row<kVector>(x, norm_, width_, static_cast<int>(threadIdx.x), kNormThreads,
                                                [](float value) { return block_sum<kNormThreads>(value); });
     const auto put = [&](int i, const NormParameters<kVector>& parameters) {
-      const auto normed = norm_.apply(row, load_vector<kVector>(x + i), parameters);
+      auto normed = norm_.apply(row, load_vector<kVector>(x + i), parameters);
+      if constexpr (kAdds) {
+        const auto before = load_vector<kVector>(out + i);
+        for (int v = 0; v < kVector; ++v) normed.values[v] += before.values[v];
+      }
       Vector<To, kVector> rounded;
       for (int v = 0; v < kVector; ++v) rounded.values[v] = narrow<To>(normed.values[v]);
       *reinterpret_cast<Vector<To, kVector>*>(out + i) = rounded;
@@ -134,23 +138,23 @@ class BlockNorm {
 };
 
 /// One block per row.
-template <int kVector, typename To>
+template <bool kAdds, int kVector, typename To>
 __global__ __launch_bounds__(kNormThreads) void normalize_rows(const float* x, RowNorm norm, int width,
                                                                To* out) {
   let_next_begin();
   const BlockNorm<kVector> block_norm(norm, width);
   wait_for_previous();
   const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * width;
-  block_norm.normalize(x + place, out + place);
+  block_norm.template normalize<kAdds>(x + place, out + place);
 }
 
-/// out = norm(x) for each row of x [rows, width], in the type of `out`.
-template <typename To>
+/// out = norm(x) for each row of x [rows, width], in the type of `out`, or with kAdds out += norm(x).
+template <bool kAdds, typename To>
 void launch_normalize(const Tensor& x, const Norm& norm, To* out, Stream stream) {
   const std::int64_t rows = x.dim(0), width = x.dim(1);
   launch("normalize was started", stream, blocks(rows), kNormThreads, 0,
-         width % 4 == 0 ? normalize_rows<4, To> : normalize_rows<1, To>, x.data<float>(), RowNorm(norm),
-         static_cast<int>(width), out);
+         width % 4 == 0 ? normalize_rows<kAdds, 4, To> : normalize_rows<kAdds, 1, To>, x.data<float>(),
+         RowNorm(norm), static_cast<int>(width), out);
 }
 
 }  // namespace staircase::cuda

@@ -65,9 +65,10 @@ struct StoreRow {
 /// the column kGateColumns further on.
 struct StoreGated {
   const float* bias;  ///< of all columns, or null
-  int width;          ///< the number of pairs; further ones only pad the last group of columns
-  DType stored;       ///< the type of `out`
-  void* out;          ///< [rows, width]
+  Epilogue epilogue;
+  int width;     ///< the number of pairs; further ones only pad the last group of columns
+  DType stored;  ///< the type of `out`
+  void* out;     ///< [rows, width]
 
   __host__ __device__ static constexpr int gate_column(int pair) {
     constexpr int kColumns = static_cast<int>(kGateColumns);
@@ -79,7 +80,7 @@ struct StoreGated {
   /// Takes the results of one row: (pair, its gate, the gated value).
   __device__ auto of_row(int row) const {
     return [this, first = static_cast<std::int64_t>(row) * width](int pair, float gate, float up) {
-      store_as(stored, out, first + pair, silu(gate) * up);
+      store_as(stored, out, first + pair, (epilogue == Epilogue::kGeluGate ? gelu(gate) : silu(gate)) * up);
     };
   }
 };

@@ -135,7 +135,10 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.embedding(batch, tokens, Tensor(), out); },
                  [&] { device.embedding(batch, tokens, table, out2); }});
     tells_apart({[&] { device.normalize(x, norm, out); }, [&] { device.normalize(x2, norm, out); },
-                 [&] { device.normalize(x, norm2, out); }, [&] { device.normalize(x, norm, out2); }});
+                 [&] { device.normalize(x, norm2, out); }, [&] { device.normalize(x, norm, out2); },
+                 [&] { device.add_normalized(x, norm, out); }, [&] { device.add_normalized(x2, norm, out); },
+                 [&] { device.add_normalized(x, norm2, out); },
+                 [&] { device.add_normalized(x, norm, out2); }});
     const Weight w = weight(16), w2 = weight(16);
     const Tensor bias = some({16}), bias2 = some({16});
     tells_apart({[&] { device.linear(x, norm, w, bias, Epilogue::kStore, out); },

@@ -52,6 +52,12 @@ TEST_CASE("twins normalize rows alike, by every kind of norm") {
                            out);
           return download(device, out);
         });
+        check_twins(width, 3e-6, [&](Device& device) {
+          Tensor out = upload(device, shape_of(5, width), random_values(5 * width, 4));
+          device.add_normalized(upload(device, shape_of(5, width), x),
+                                make_norm(device, kind, width, weighted), out);
+          return download(device, out);
+        });
       }
     }
   }
@@ -73,7 +79,7 @@ TEST_CASE("twins normalize twice, by parameters that were loaded just before") {
 /// epilogue(norm(x) W + b) on both. With a gate, the last 5 pairs of columns only fill up a turn.
 void check_linear(std::size_t rows, std::size_t in, std::size_t out, DType dtype, NormKind kind,
                   Epilogue epilogue, bool with_bias) {
-  const std::size_t width = epilogue == Epilogue::kSiluGate ? out / 2 - 5 : out;
+  const std::size_t width = is_gated(epilogue) ? out / 2 - 5 : out;
   const Values x = random_values(rows * in, 1), w = random_values(in * out, 2),
                bias = random_values(with_bias ? out : 0, 3);
   CAPTURE(rows);
@@ -115,6 +121,7 @@ TEST_CASE("twins gate products alike, and apply the exact GELU") {
         }
       }
       check_linear(rows, 33, 32, dtype, NormKind::kNone, Epilogue::kSiluGate, true);
+      check_linear(rows, 64, 48, dtype, NormKind::kRms, Epilogue::kGeluGate, false);
       check_linear(rows, 64, 31, dtype, NormKind::kNone, Epilogue::kGeluErf, true);
     }
   }
@@ -287,6 +294,7 @@ TEST_CASE("twins agree once in every kernel of today's models") {
   for (const DType dtype : {DType::kFloat32, DType::kInt4}) {
     for (const std::size_t rows : {1u, 9u}) {
       check_linear(rows, 64, 96, dtype, NormKind::kRms, Epilogue::kSiluGate, true);
+      check_linear(rows, 64, 96, dtype, NormKind::kRms, Epilogue::kGeluGate, true);
       check_linear(rows, 64, 31, dtype, NormKind::kLayer, Epilogue::kGeluErf, true);
     }
   }

@@ -73,9 +73,10 @@ inline Doubles layer_norm(const Values& x, const Values& weight, const Values& b
 }
 
 /// gate and up [rows, inner].
-inline Doubles gated(const Doubles& gate, const Doubles& up) {
+inline Doubles gated(const Doubles& gate, const Doubles& up, Epilogue epilogue) {
   Doubles result(gate.size());
-  for (size_t i = 0; i < gate.size(); ++i) result[i] = silu(gate[i]) * up[i];
+  for (size_t i = 0; i < gate.size(); ++i)
+    result[i] = (epilogue == Epilogue::kGeluGate ? gelu(gate[i]) : silu(gate[i])) * up[i];
   return result;
 }
 

@@ -92,6 +92,26 @@ TEST_CASE("a norm without weight and bias has 1 and 0 for them") {
   }
 }
 
+TEST_CASE("a normalized row is added to what is there") {
+  for (const std::size_t rows : {0u, 1u, 5u, 33u}) {
+    for (const std::size_t width : {1u, 3u, 16u, 31u, 64u, 75u, 257u}) {
+      const Values x = random_values(rows * width, 1), weight = random_values(width, 2),
+                   before = random_values(rows * width, 3);
+      auto want = naive::rms_norm(x, weight, 1e-6, rows, width);
+      for (std::size_t i = 0; i < want.size(); ++i) want[i] += static_cast<double>(before[i]);
+      on_every_device([&](Device& device) {
+        Tensor out = upload(device, shape_of(rows, width), before);
+        const Norm norm{
+            NormKind::kRms, upload(device, {static_cast<std::int64_t>(width)}, weight), {}, 1e-6f};
+        device.add_normalized(upload(device, shape_of(rows, width), x), norm, out);
+        CAPTURE(rows);
+        CHECK(difference("out", download(device, out), want, width,
+                         1e-6 * (1.0 + std::sqrt(static_cast<double>(width)))) == "");
+      });
+    }
+  }
+}
+
 TEST_CASE("layer_norm of a constant row is the bias") {
   for (const float value : {0.0f, 1.0f, -3000.0f}) check_layer_norm(Values(2 * 31, value), 2, 31, 1e-6);
 }
