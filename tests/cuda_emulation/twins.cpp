@@ -121,7 +121,7 @@ TEST_CASE("twins gate products alike, and apply the exact GELU") {
         }
       }
       check_linear(rows, 33, 32, dtype, NormKind::kNone, Epilogue::kSiluGate, true);
-      check_linear(rows, 64, 48, dtype, NormKind::kRms, Epilogue::kGeluGate, false);
+      check_linear(rows, 64, 64, dtype, NormKind::kRms, Epilogue::kGeluGate, false);
       check_linear(rows, 64, 31, dtype, NormKind::kNone, Epilogue::kGeluErf, true);
     }
   }
