@@ -50,6 +50,8 @@ class Checkpoint {
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
+  bool from_gguf() const { return !gguf_.empty(); }
+
   /// The file that lists the tensors, for errors about missing ones.
   const std::filesystem::path& file() const { return file_; }
 

@@ -18,7 +18,8 @@
 namespace staircase {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kGpt2, &kGptNeox, &kOlmo, &kLlama, &kMistral, &kQwen2, &kQwen3};
+constexpr const Family* kFamilies[] = {&kGpt2,    &kGptNeox, &kOlmo,  &kLlama,
+                                       &kMistral, &kQwen2,   &kQwen3, &kGemma3};
 
 /// The object in a file of the model's folder; nothing if there is no such file. A file that is there must be
 /// readable, and a link must lead somewhere.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,9 @@ class Network {
   /// host.
   virtual void run(Pass& pass) const = 0;
 
-  /// How positions rotate queries and keys; of size 0 for a model that does not rotate them.
-  virtual const Rotary& rotary() const = 0;
+  /// How positions rotate queries and keys: one for all layers, or one for each type of layers, all of one
+  /// size; none for a model that does not rotate them.
+  virtual std::span<const Rotary> rotaries() const = 0;
 
   /// Calls visit(name, weight) for each matrix: the token embedding, those of the blocks from first to last,
   /// and the output layer unless it is the token embedding.
@@ -44,7 +46,7 @@ struct Family {
                                    WeightReader& weights);
 };
 
-extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3;
+extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3, kGemma3;
 
 /// The family of that model_type, or nullptr.
 const Family* find_family(std::string_view model_type);

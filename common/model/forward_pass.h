@@ -12,7 +12,7 @@
 namespace staircase {
 
 /// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
-/// norm) and the values, [rows, n_embd]. For tests and for the curious; each call copies them to the host.
+/// norm) and the values, [rows, n_embd], Gemma's before ln_f over the scale of its embeddings. For tests.
 using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
 
 /// A forward pass of a model.

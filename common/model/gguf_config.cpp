@@ -57,6 +57,8 @@ class Reader {
       read_gpt2();
     } else if (type_ == "gpt_neox") {
       read_gpt_neox();
+    } else if (type_ == "gemma3_text") {
+      read_gemma3();
     } else {
       read_llama();
     }
@@ -87,17 +89,7 @@ class Reader {
   }
 
   void read_llama() {
-    read_sizes();
-    const std::int64_t heads = size("attention.head_count");
-    set("num_key_value_heads", size("attention.head_count_kv", heads));
-    const std::int64_t head = size("attention.key_length", head_size());
-    if (const std::int64_t values = size("attention.value_length", head); values != head) {
-      throw Error(
-          "{}: {}attention.value_length is {} and key_length {}, and only heads with as many values as keys "
-          "are "
-          "supported",
-          file_.file().string(), prefix_, values, head);
-    }
+    const std::int64_t head = read_heads();
     if (has("attention.key_length")) set("head_dim", head);
     if (type_ == "olmo") {
       set("clip_qkv", optional_number("attention.clamp_kqv"));
@@ -109,6 +101,57 @@ class Reader {
     if (type_ != "qwen2") set("attention_bias", has_tensor("blk.0.attn_q.bias"));
     if (type_ == "llama") set("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
     read_window();
+  }
+
+  void read_gemma3() {
+    const std::int64_t head = read_heads();
+    set("head_dim", head);
+    set("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
+    set("hidden_activation", "gelu_pytorch_tanh");
+    set("attention_bias", has_tensor("blk.0.attn_q.bias"));
+    // The file does not state it. Of all published models, those with 62 blocks have another one.
+    const std::int64_t blocks = size("block_count");
+    set("query_pre_attn_scalar", blocks == 62 ? head_size() : head);
+    read_rotation(head);
+    json& rotations = config_.settings["rope_parameters"];
+    rotations = {
+        {"full_attention", rotations},
+        {"sliding_attention",
+         {{"rope_type", "default"}, {"rope_theta", optional_number("rope.freq_base_swa", 10000.0)}}}};
+    // A file without a window has none in any layer; else each sixth layer has none, or as a list says.
+    const json window = optional_size("attention.sliding_window");
+    const std::string pattern = key("attention.sliding_window_pattern");
+    if (window.is_null() || window == 0) {
+      set("sliding_window_pattern", 1);
+      return;
+    }
+    set("sliding_window", window);
+    const auto found = file_.metadata().find(pattern);
+    if (found == file_.metadata().end() || !std::holds_alternative<GgufArray>(found->second)) {
+      set("sliding_window_pattern", optional_size("attention.sliding_window_pattern"));
+      return;
+    }
+    json types = json::array();
+    const auto listed = file_.integers(pattern);
+    for (const std::int64_t slides : *listed)
+      types.push_back(slides != 0 ? "sliding_attention" : "full_attention");
+    set("layer_types", types);
+  }
+
+  /// The numbers and the size of the heads. Returns their size.
+  std::int64_t read_heads() {
+    read_sizes();
+    const std::int64_t heads = size("attention.head_count");
+    set("num_key_value_heads", size("attention.head_count_kv", heads));
+    const std::int64_t head = size("attention.key_length", head_size());
+    if (const std::int64_t values = size("attention.value_length", head); values != head) {
+      throw Error(
+          "{}: {}attention.value_length is {} and key_length {}, and only heads with as many values as keys "
+          "are "
+          "supported",
+          file_.file().string(), prefix_, values, head);
+    }
+    return head;
   }
 
   void read_sizes() {

@@ -27,6 +27,22 @@ constexpr std::pair<std::string_view, std::string_view> kLlamaOthers[] = {
     {"output", "lm_head"},
 };
 
+constexpr std::pair<std::string_view, std::string_view> kGemmaBlock[] = {
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+};
+
 constexpr std::pair<std::string_view, std::string_view> kNeoxBlock[] = {
     {"attn_norm", "input_layernorm"},   {"attn_qkv", "attention.query_key_value"},
     {"attn_output", "attention.dense"}, {"ffn_norm", "post_attention_layernorm"},
@@ -66,6 +82,7 @@ constexpr GgufFamily kFamilies[] = {
     {"llama", "llama", "model.layers.", kLlamaBlock, kLlamaOthers, true},
     {"qwen2", "qwen2", "model.layers.", kLlamaBlock, kLlamaOthers},
     {"qwen3", "qwen3", "model.layers.", kLlamaBlock, kLlamaOthers},
+    {"gemma3", "gemma3_text", "model.layers.", kGemmaBlock, kLlamaOthers},
     {"olmo", "olmo", "model.layers.", kLlamaBlock, kLlamaOthers, true},
     {"gptneox", "gpt_neox", "gpt_neox.layers.", kNeoxBlock, kNeoxOthers, false, true},
     {"gpt2", "gpt2", "transformer.h.", kGpt2Block, kGpt2Others, false, false, true},

@@ -103,7 +103,7 @@ class Gpt2 : public Network {
     pass.finish(x, ln_f_, embeddings_.output_layer());
   }
 
-  const Rotary& rotary() const override { return no_rotary_; }
+  std::span<const Rotary> rotaries() const override { return {}; }
 
   void visit_weights(const VisitWeight& visit) override {
     visit("wte.weight", embeddings_.tokens);
@@ -131,7 +131,6 @@ class Gpt2 : public Network {
   Tensor positions_;  // [n_positions, n_embd], on the first rank
   std::vector<Block> blocks_;
   Norm ln_f_;
-  Rotary no_rotary_;
 };
 
 std::unique_ptr<Network> load(const Settings&, const ModelConfig& config, WeightReader& weights) {

@@ -103,7 +103,7 @@ class GptNeox : public Network {
     pass.finish(x, final_norm_, embeddings_.output_layer());
   }
 
-  const Rotary& rotary() const override { return rotary_; }
+  std::span<const Rotary> rotaries() const override { return {&rotary_, 1}; }
 
   void visit_weights(const VisitWeight& visit) override {
     visit("embed_in.weight", embeddings_.tokens);

@@ -5,19 +5,29 @@
 //   Mistral       (Jiang et al. 2023)       attention to a window of the newest positions
 //   Qwen2         (Yang et al. 2024)        biases on queries, keys and values
 //   Qwen3         (Yang et al. 2025)        RMSNorm on each head of queries and keys
+//   Gemma 3       (Gemma Team 2025)         the same, and on what a block adds; a GELU in the gate; layers
+//                                           with a window, which rotate faster
 //
 // What a family lacks is empty here, and the operations leave it out.
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "common/base/error.h"
 #include "common/base/json_file.h"
 #include "common/model/family.h"
 #include "common/model/llama.h"
+#include "kernels/half.h"
 
 namespace staircase {
 namespace {
 
-constexpr int kUsualWindow = 4096;  // in transformers, of Mistral and Qwen
+constexpr double kUsualHead = 256.0;  // in transformers, of Gemma
+constexpr int kUsualWindow = 4096;    // in transformers, of Mistral, Qwen and Gemma
+
+bool is_gemma(const Settings& settings) {
+  return settings.text_or("model_type", "") == "gemma3_text";
+}
 
 /// Which layers have a window, by the list layer_types.
 std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& types, int n_layer) {
@@ -34,6 +44,35 @@ std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& 
     slides.push_back(type == "sliding_attention");
   }
   return slides;
+}
+
+/// All layers but each sixth have a window, or as a setting says.
+void apply_gemma_window(const Settings& settings, ModelConfig& config) {
+  const int period = settings.integer_or("sliding_window_pattern", 6, 1, kLargestSize);
+  std::vector<bool> slides;
+  for (int layer = 1; layer <= config.n_layer; ++layer) slides.push_back(layer % period != 0);
+  if (const nlohmann::json* types = settings.find("layer_types"))
+    slides = listed_layers(settings, *types, config.n_layer);
+  if (std::ranges::count(slides, true) == 0) return;
+  if (settings.is_null("sliding_window")) {
+    throw Error("{}: sliding_window is null, but layers have a window, which needs a number",
+                settings.file());
+  }
+  const int window = settings.integer_or("sliding_window", kUsualWindow, 1, kLargestSize);
+  // Also where the context is no longer: these layers rotate in their own way.
+  for (const bool one : slides) config.windows.push_back(one ? window : kNoWindow);
+}
+
+/// How the layers without a window rotate, and then those with one.
+const RotaryKeys kGemmaRotaries[] = {
+    {.usual_theta = 1e6, .layers = "full_attention"},
+    {.theta = "rope_local_base_freq", .layers = "sliding_attention", .scales = false}};
+
+std::vector<Rotary> rotaries_of(const Settings& settings, int head_size) {
+  if (!is_gemma(settings)) return {Rotary(settings, head_size)};
+  std::vector<Rotary> rotaries;
+  for (const RotaryKeys& keys : kGemmaRotaries) rotaries.emplace_back(settings, head_size, keys);
+  return rotaries;
 }
 
 /// As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
@@ -69,7 +108,8 @@ void apply_window(const Settings& settings, ModelConfig& config) {
 
 /// A head size of 0: the width divided by the number of heads.
 ModelConfig configure(const Settings& settings, int head_size) {
-  settings.require("hidden_act", {"silu"});
+  const bool gemma = is_gemma(settings);
+  settings.require("hidden_act", {gemma ? "gelu_pytorch_tanh" : "silu"});
   settings.require("attention_bias", {false});
   settings.require("mlp_bias", {false});
   settings.require("pretraining_tp", {1});
@@ -80,10 +120,10 @@ ModelConfig configure(const Settings& settings, int head_size) {
   config.n_embd = settings.integer("hidden_size", 1, kLargestSize);
   config.n_layer = settings.integer("num_hidden_layers", 1, kLargestSize);
   config.n_head = settings.integer("num_attention_heads", 1, kLargestSize);
-  config.n_kv_head = settings.integer_or("num_key_value_heads", config.n_head, 1, kLargestSize);
+  config.n_kv_head = settings.integer_or("num_key_value_heads", gemma ? 4 : config.n_head, 1, kLargestSize);
   config.n_inner = settings.integer("intermediate_size", 1, kLargestSize);
   config.norm_epsilon = static_cast<float>(settings.positive_or("rms_norm_eps", 1e-6));
-  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", false);
+  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", gemma);
   if (config.n_head % config.n_kv_head != 0) {
     throw Error("{}: num_attention_heads is {}, not a multiple of num_key_value_heads, which is {}",
                 settings.file(), config.n_head, config.n_kv_head);
@@ -93,18 +133,19 @@ ModelConfig configure(const Settings& settings, int head_size) {
     throw Error("{}: hidden_size is {}, not a multiple of num_attention_heads, which is {}", settings.file(),
                 config.n_embd, config.n_head);
   }
-  const Rotary rotary(settings, config.head_size);
-  if (rotary.size() != config.head_size) {
+  const std::vector<Rotary> rotaries = rotaries_of(settings, config.head_size);
+  for (const Rotary& rotary : rotaries) {
+    if (rotary.size() == config.head_size) continue;
     throw Error(
         "{}: {} of the {} features of a head would turn, and only all of them are supported in this family",
         settings.file(), rotary.size(), config.head_size);
   }
-  config.rotary_size = rotary.size();
-  config.rope_theta = rotary.theta();
-  config.n_positions = std::max(config.n_positions, rotary.context());
+  config.rotary_size = rotaries[0].size();
+  config.rope_theta = rotaries[0].theta();
+  config.n_positions = std::max(config.n_positions, rotaries[0].context());
   config.mlp_matrices = 3;
   config.vector_numbers = (std::size_t{2} * config.n_layer + 1) * config.n_embd;
-  apply_window(settings, config);
+  gemma ? apply_gemma_window(settings, config) : apply_window(settings, config);
   return config;
 }
 
@@ -132,21 +173,61 @@ ModelConfig configure_qwen3(const Settings& settings) {
   return config;
 }
 
+ModelConfig configure_gemma3(const Settings& settings) {
+  settings.require("hidden_activation", {"gelu_pytorch_tanh"});
+  settings.require("attn_logit_softcapping", {});
+  settings.require("final_logit_softcapping", {});
+  settings.require("use_bidirectional_attention", {false});
+  settings.positive_or("query_pre_attn_scalar", kUsualHead);
+  ModelConfig config =
+      configure(settings, settings.integer_or("head_dim", static_cast<int>(kUsualHead), 1, kLargestSize));
+  config.vector_numbers += std::size_t{2} * config.n_layer * (config.n_embd + config.head_size);
+  return config;
+}
+
+/// Gemma multiplies its embeddings by the root of their width, in their own type.
+float embedding_scale(const ModelConfig& config, DType dtype) {
+  if (config.family != "gemma3_text") return 1.0f;
+  const float scale = std::sqrt(static_cast<float>(config.n_embd));
+  const DType rounds = kv_dtype(dtype);  // that of embeddings in whole numbers, too
+  if (rounds == DType::kFloat16) return float32_from_float16(float16_from_float32(scale));
+  return rounds == DType::kBFloat16 ? float32_from_bfloat16(bfloat16_from_float32(scale)) : scale;
+}
+
 class Llama : public Network {
  public:
   Llama(const Settings& settings, const ModelConfig& config, WeightReader& weights)
-      : rotary_(settings, config.head_size) {
+      : rotaries_(rotaries_of(settings, config.head_size)),
+        gate_(config.family == "gemma3_text" ? Epilogue::kGeluGate : Epilogue::kSiluGate) {
     const std::int64_t n_embd = config.n_embd;
     const Share& share = weights.share();
+    const bool gemma = config.family == "gemma3_text";
+    // Gemma's residual stream is kept divided by that scale, which its norms do not see: their epsilon is
+    // divided by the square, and what a block adds by the scale.
+    const float scale = embedding_scale(config, weights.dtype());
     const auto output = [&](const std::string& name, const Slice& in) {
       return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, {n_embd})};
     };
+    // Hugging Face stores Gemma's gains without their 1, GGUF files with it.
+    const auto gemma_norm = [&](const std::string& name, std::int64_t width, float factor, float epsilon) {
+      std::vector<float> gains = weights.values(name + ".weight", width);
+      for (float& gain : gains) gain = (weights.from_gguf() ? gain : 1.0f + gain) * factor;
+      return Norm{NormKind::kRms, weights.vector(gains), {}, epsilon};
+    };
     const auto norm = [&](const std::string& name, std::int64_t width) {
       if (config.family == "olmo") return Norm{NormKind::kLayer, {}, {}, config.norm_epsilon};
+      if (gemma) return gemma_norm(name, width, 1.0f, config.norm_epsilon / (scale * scale));
       return Norm{NormKind::kRms, weights.vector(name + ".weight", width), {}, config.norm_epsilon};
     };
-    const auto head_norm = [&](const std::string& name) {
+    // What attention multiplies a score by, beyond 1 / sqrt(head_size), is part of Gemma's queries.
+    const double query_gain =
+        gemma ? std::sqrt(config.head_size / settings.positive_or("query_pre_attn_scalar", kUsualHead)) : 1.0;
+    const auto head_norm = [&](const std::string& name, double gain) {
+      if (gemma) return gemma_norm(name, config.head_size, static_cast<float>(gain), config.norm_epsilon);
       return config.family == "qwen3" ? norm(name, config.head_size) : Norm();
+    };
+    const auto added_norm = [&](const std::string& name) {
+      return gemma ? gemma_norm(name, n_embd, 1.0f / scale, config.norm_epsilon) : Norm();
     };
     weights_.embeddings = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
     for (int l = 0; l < config.n_layer; ++l) {
@@ -163,18 +244,22 @@ class Llama : public Network {
           {.input_norm = norm(block + "input_layernorm", n_embd),
            .attention_input = {weights.matrix(parts(".weight"), n_embd),
                                config.family == "qwen2" ? weights.vector(parts(".bias")) : Tensor()},
-           .query_norm = head_norm(attention + "q_norm"),
-           .key_norm = head_norm(attention + "k_norm"),
+           .query_norm = head_norm(attention + "q_norm", query_gain),
+           .key_norm = head_norm(attention + "k_norm", 1.0),
            .attention_output = output(attention + "o_proj", share.queries),
-           .mlp_norm = norm(block + "post_attention_layernorm", n_embd),
+           .attention_norm = added_norm(block + "post_attention_layernorm"),
+           .mlp_norm =
+               norm(block + (gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm"), n_embd),
            .mlp_input = {weights.gated_matrix(block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight",
                                               n_embd, share.inner)},
-           .mlp_output = output(block + "mlp.down_proj", share.inner)});
+           .mlp_output = output(block + "mlp.down_proj", share.inner),
+           .mlp_output_norm = added_norm(block + "post_feedforward_layernorm"),
+           .rotary = gemma && config.window(static_cast<int>(share.blocks.first) + l) != kNoWindow});
     }
     if (share.has_last_block()) weights_.final_norm = norm("norm", n_embd);
     // GGUF files store the factors of a scaled rotation instead of its settings.
     if (weights.has("rope_freqs.weight")) {
-      rotary_.divide_speeds(weights.values("rope_freqs.weight", rotary_.size() / 2));
+      rotaries_[0].divide_speeds(weights.values("rope_freqs.weight", rotaries_[0].size() / 2));
     }
   }
 
@@ -190,21 +275,20 @@ class Llama : public Network {
     for (int l = 0; const LlamaWeights::Block& block : weights_.blocks) {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
-      device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.rotations()},
-                         queries, keys_values);
+      device.split_heads(pass.batch(), projected,
+                         {block.query_norm, block.key_norm, pass.rotations(block.rotary)}, queries,
+                         keys_values);
       pass.attend(l, queries, keys_values, x, attended);
-      pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
-      pass.all_reduce(x);
+      add(pass, attended, block.attention_output, block.attention_norm, x);
       Tensor hidden = pass.hidden(x);
-      pass.linear(x, block.mlp_norm, block.mlp_input, Epilogue::kSiluGate, hidden);
-      pass.linear(hidden, {}, block.mlp_output, pass.add_once(), x);
-      pass.all_reduce(x);
+      pass.linear(x, block.mlp_norm, block.mlp_input, gate_, hidden);
+      add(pass, hidden, block.mlp_output, block.mlp_output_norm, x);
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
   }
 
-  const Rotary& rotary() const override { return rotary_; }
+  std::span<const Rotary> rotaries() const override { return rotaries_; }
 
   const LlamaWeights& weights() const { return weights_; }
 
@@ -221,7 +305,21 @@ class Llama : public Network {
   }
 
  private:
-  Rotary rotary_;
+  /// x += norm(inside W).
+  static void add(Pass& pass, const Tensor& inside, const Linear& layer, const Norm& norm, Tensor& x) {
+    if (norm.kind == NormKind::kNone) {
+      pass.linear(inside, {}, layer, pass.add_once(), x);
+      pass.all_reduce(x);
+      return;
+    }
+    Tensor added = pass.added(x);
+    pass.linear(inside, {}, layer, Epilogue::kStore, added);
+    pass.all_reduce(added);
+    pass.device().add_normalized(added, norm, x);
+  }
+
+  std::vector<Rotary> rotaries_;
+  Epilogue gate_;
   LlamaWeights weights_;
 };
 
@@ -234,7 +332,8 @@ const std::vector<std::string_view> kBuffers{".rotary_emb.inv_freq"};
 }  // namespace
 
 const LlamaWeights& llama_weights(const Model& model) {
-  if (const auto* llama = dynamic_cast<const Llama*>(&model.network())) return llama->weights();
+  const auto* const llama = dynamic_cast<const Llama*>(&model.network());
+  if (llama != nullptr && model.config().family != "gemma3_text") return llama->weights();
   throw Error("this pass computes Llama and its relatives, but the model is a {}", model.config().family);
 }
 
@@ -243,5 +342,6 @@ const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load};
 const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load};
 const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load};
 const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load};
+const Family kGemma3{"gemma3_text", "model.", kBuffers, configure_gemma3, load};
 
 }  // namespace staircase

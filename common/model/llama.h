@@ -15,17 +15,20 @@ struct LlamaWeights {
     Linear attention_input;     ///< [n_embd, (n_head + 2 n_kv_head) head_size]: queries, keys and values
     Norm query_norm, key_norm;  ///< of a head
     Linear attention_output;    ///< [n_head head_size, n_embd]
+    Norm attention_norm;        ///< of what attention adds
     Norm mlp_norm;
-    Linear mlp_input;   ///< [n_embd, 2 n_inner]: the gate and what it gates
-    Linear mlp_output;  ///< [n_inner, n_embd]
+    Linear mlp_input;         ///< [n_embd, 2 n_inner]: the gate and what it gates
+    Linear mlp_output;        ///< [n_inner, n_embd]
+    Norm mlp_output_norm;     ///< of what the MLP adds
+    std::int64_t rotary = 0;  ///< which of the network's
   };
   Embeddings embeddings;
   std::vector<Block> blocks;
   Norm final_norm;
 };
 
-/// The weights of a loaded model, as long as it lives. Throws Error for GPT-2 and GPT-NeoX, whose blocks
-/// differ.
+/// The weights of a loaded model, as long as it lives. Throws Error for GPT-2, GPT-NeoX and Gemma 3, whose
+/// blocks differ.
 const LlamaWeights& llama_weights(const Model& model);
 
 }  // namespace staircase

@@ -188,8 +188,8 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   if (before_pass_) before_pass_({sequences, packed.starts, count, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   SingleRank alone;
-  Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotary(), packed, cache,
-            *memory_, {on_stage_, attention_ ? &*attention_ : nullptr});
+  Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotaries(), packed,
+            cache, *memory_, {on_stage_, attention_ ? &*attention_ : nullptr});
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");

@@ -31,18 +31,22 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
   }
 }
 
-/// The rotations of all new tokens, [n_tokens, rotary.size()].
-std::vector<float> rotations_of(const PackedTokens& packed, const Rotary& rotary) {
-  const auto width = static_cast<std::size_t>(rotary.size());
-  std::vector<float> rotations(packed.tokens.size() * width);
-  for (std::size_t s = 0; s < packed.starts.size(); ++s) {
-    const std::int32_t first = packed.offsets[s];
-    for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
-      rotary.rotation(packed.positions[s] + t - first,
-                      std::span(rotations).subspan(static_cast<std::size_t>(t) * width, width));
+/// The rotations of all new tokens, by one rotary after another, [rotaries * n_tokens, size].
+std::vector<float> rotations_of(const PackedTokens& packed, std::span<const Rotary> rotaries) {
+  const auto width = static_cast<std::size_t>(rotaries[0].size());
+  std::vector<float> all(rotaries.size() * packed.tokens.size() * width);
+  std::span<float> rotations(all);
+  for (const Rotary& rotary : rotaries) {
+    for (std::size_t s = 0; s < packed.starts.size(); ++s) {
+      const std::int32_t first = packed.offsets[s];
+      for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
+        rotary.rotation(packed.positions[s] + t - first,
+                        rotations.subspan(static_cast<std::size_t>(t) * width, width));
+      }
     }
+    rotations = rotations.subspan(packed.tokens.size() * width);
   }
-  return rotations;
+  return all;
 }
 
 /// Without the rows before `first`.
@@ -103,13 +107,14 @@ PackedTokens PackedTokens::part(Slice sequences) const {
   return part;
 }
 
-Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
-           const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers)
+Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part,
+           std::span<const Rotary> rotaries, const PackedTokens& packed, KvCache& cache, PassMemory& memory,
+           PassWatchers watchers)
     : device_(device),
       dtype_(dtype),
       config_(config),
       part_(part),
-      rotary_(rotary),
+      rotaries_(rotaries),
       packed_(packed),
       cache_(cache),
       memory_(memory),
@@ -131,9 +136,9 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   // Braces: they evaluate the parts in this order.
   batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
   wanted_rows_ = next(packed.wanted_rows);
-  if (rotary.size() > 0) {
-    rotations_ = matrix(memory_.rotations, batch_.n_tokens(), rotary.size());
-    device_.copy_from_host(rotations_of(packed, rotary), rotations_);
+  if (!rotaries.empty()) {
+    rotations_ = matrix(memory_.rotations, std::ssize(rotaries) * batch_.n_tokens(), rotaries[0].size());
+    device_.copy_from_host(rotations_of(packed, rotaries), rotations_);
   }
   logits_ = matrix(memory_.logits, wanted_rows_.size(), config_.vocab_size);
 }
@@ -146,7 +151,7 @@ void Pass::run_part(Slice sequences, const std::function<void(Pass& part)>& run)
     device_.copy_from_host(std::vector<float>(static_cast<std::size_t>(logits.size())), logits);
     return;
   }
-  Pass part(device_, dtype_, config_, part_, rotary_, packed, cache_, memory_, watchers_);
+  Pass part(device_, dtype_, config_, part_, rotaries_, packed, cache_, memory_, watchers_);
   part.first_row_ = first_row_ + sequences.first;
   part.logits_ = logits;
   run(part);
@@ -166,6 +171,10 @@ Tensor Pass::queries() const {
 
 Tensor Pass::attended() const {
   return operand(memory_.attended, batch_.n_tokens(), config_.query_width());
+}
+
+Tensor Pass::added(const Tensor& x) const {
+  return matrix(memory_.normed, x.dim(0), config_.n_embd);
 }
 
 Tensor Pass::hidden(const Tensor& x) const {

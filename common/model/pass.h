@@ -71,8 +71,9 @@ struct PassPart {
 class Pass {
  public:
   /// Copies `packed` to the device.
-  Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
-       const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers);
+  Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part,
+       std::span<const Rotary> rotaries, const PackedTokens& packed, KvCache& cache, PassMemory& memory,
+       PassWatchers watchers);
 
   Device& device() const { return device_; }
   Ranks& ranks() const { return part_.ranks; }
@@ -104,8 +105,10 @@ class Pass {
   /// Of the blocks that are here.
   std::int64_t first_block() const { return part_.share.blocks.first; }
 
-  /// For HeadRule: the rotations of each token's position.
-  const Tensor& rotations() const { return rotations_; }
+  /// For HeadRule: the rotations of each token's position, by that one of the network's rotaries.
+  Tensor rotations(std::int64_t rotary = 0) const {
+    return rotations_.rows(rotary * batch_.n_tokens(), batch_.n_tokens());
+  }
 
   /// The residual stream, [n_tokens, n_embd].
   Tensor residual() const;
@@ -115,6 +118,8 @@ class Pass {
   Tensor queries() const;
   /// The result of attention, [n_tokens, n_head head_size], in the type that products take.
   Tensor attended() const;
+  /// What a block adds to those rows of x, [rows, n_embd], where a norm comes between.
+  Tensor added(const Tensor& x) const;
   /// The inside of the MLP for those rows of x, [rows, n_inner], in the type that products take.
   Tensor hidden(const Tensor& x) const;
   /// Those of the cache; without one, the layers take turns in one pair of tensors.
@@ -151,7 +156,7 @@ class Pass {
   DType dtype_;
   const ModelConfig& config_;
   PassPart part_;
-  const Rotary& rotary_;
+  std::span<const Rotary> rotaries_;
   const PackedTokens& packed_;
   std::int64_t first_row_ = 0;  // of the cache
   KvCache& cache_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/base/json_file.h"
 
 namespace staircase {
 namespace {
@@ -25,12 +26,25 @@ double stretched(double speed, const RotaryScaling& scaling) {
 
 /// The dictionary that counts: rope_scaling, or rope_parameters if that is missing or empty (transformers,
 /// convert_rope_params_to_dict).
-Settings rope_settings(const Settings& settings) {
+Settings rope_settings(const Settings& settings, const RotaryKeys& keys = {}) {
   const nlohmann::json* scaling = settings.find("rope_scaling");
-  const char* const name = scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+  const bool replaces = keys.scales && scaling && !scaling->empty();
+  const char* const name = replaces ? "rope_scaling" : "rope_parameters";
   const Settings rope = settings.object(name);
   const nlohmann::json* values = settings.find(name);
-  if (values && std::ranges::any_of(*values, [](const auto& value) { return value.is_object(); })) {
+  const auto is_object = [](const nlohmann::json& value) { return value.is_object(); };
+  if (keys.layers != nullptr && !replaces) {
+    if (values && !std::ranges::all_of(*values, is_object)) {
+      throw Error("{}: rope_parameters is {}, not a dictionary for each type of layers", settings.file(),
+                  shown(*values));
+    }
+    return rope.object(keys.layers);
+  }
+  if (keys.layers != nullptr && settings.object("rope_parameters").find(keys.layers)) {
+    throw Error("{} has a rope_scaling and rope_parameters.{}, and only one of them can be", settings.file(),
+                keys.layers);
+  }
+  if (values && std::ranges::any_of(*values, is_object)) {
     throw Error("{}: {} has several rotations, and only one rotation for all layers is supported",
                 settings.file(), name);
   }
@@ -86,10 +100,7 @@ struct Yarn {
   double factor, stretched_context, first, last, length;
 };
 
-}  // namespace
-
-RotaryScaling rotary_scaling(const Settings& settings) {
-  const Settings rope = rope_settings(settings);
+RotaryScaling rotary_scaling(const Settings& settings, const Settings& rope) {
   const std::string kind = type_of(rope);
   if (kind != "default" && kind != "llama3") {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
@@ -110,8 +121,14 @@ RotaryScaling rotary_scaling(const Settings& settings) {
   return scaling;
 }
 
+}  // namespace
+
+RotaryScaling rotary_scaling(const Settings& settings) {
+  return rotary_scaling(settings, rope_settings(settings));
+}
+
 Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) {
-  const Settings rope = rope_settings(settings);
+  const Settings rope = rope_settings(settings, keys);
   if (const std::string kind = type_of(rope);
       kind != "default" && kind != "linear" && kind != "llama3" && kind != "yarn") {
     throw Error(
@@ -131,7 +148,7 @@ Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) 
     }
     return number;
   };
-  theta_ = value("rope_theta", keys.theta, keys.other_theta, 10000.0);
+  theta_ = value("rope_theta", keys.theta, keys.other_theta, keys.usual_theta);
   const double share = value("partial_rotary_factor", keys.share, keys.other_share, keys.usual_share);
   const int size = static_cast<int>(head_size * share);
   if (size < 2 || size % 2 != 0 || size > head_size) {
@@ -153,7 +170,7 @@ void Rotary::scale(const Settings& settings, const Settings& rope) {
     length_ = yarn.length;
     context_ = static_cast<int>(std::min(yarn.stretched_context, kLargestContext));
   } else {
-    const RotaryScaling scaling = rotary_scaling(settings);
+    const RotaryScaling scaling = rotary_scaling(settings, rope);
     for (double& speed : speeds_) speed = stretched(speed, scaling);
   }
 }

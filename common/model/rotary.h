@@ -20,6 +20,11 @@ struct RotaryKeys {
   const char *theta = "rope_theta", *other_theta = "rotary_emb_base";
   const char *share = "partial_rotary_factor", *other_share = "rotary_pct";
   double usual_share = 1.0;  ///< of a head that rotates, unless the settings name another
+  double usual_theta = 10000.0;
+  /// The type of layers that rotate like this, whose dictionary is inside rope_parameters; or nullptr for
+  /// all.
+  const char* layers = nullptr;
+  bool scales = true;  ///< rope_scaling is for these layers
 };
 
 /// How fast each pair of features rotates, in radians per position. Pair i of n rotates by theta^(-i / n):

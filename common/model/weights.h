@@ -43,6 +43,7 @@ class WeightReader {
   WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix, Share share);
 
   const Share& share() const { return share_; }
+  DType dtype() const { return dtype_; }
 
   /// Some inputs and outputs of a matrix [in, out], stored as `order` says. Outputs in several slices are
   /// side by side then; the order must be kInputFirst for them.
@@ -75,6 +76,9 @@ class WeightReader {
 
   /// A vector or a table that a sum over all ranks has once: empty on all ranks but the first.
   Tensor on_first_rank(const std::string& name, const std::vector<std::int64_t>& shape);
+
+  /// Whether the checkpoint is a GGUF file, where some numbers are not those of Hugging Face.
+  bool from_gguf() const { return checkpoint_.from_gguf(); }
 
   /// The numbers of a vector.
   std::vector<float> values(const std::string& name, std::int64_t size);

@@ -263,7 +263,14 @@ json valid_of(const std::string& family) {
     settings.erase("rope_theta");
     settings["rotary_emb_base"] = 5000.0;
   }
-  if (family == "qwen3") settings["head_dim"] = 16;
+  if (family == "qwen3" || family == "gemma3_text") settings["head_dim"] = 16;
+  if (family == "gemma3_text") {
+    settings.erase("hidden_act");
+    settings.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                     {"tie_word_embeddings", false},
+                     {"sliding_window", 20},
+                     {"sliding_window_pattern", 2}});
+  }
   return settings;
 }
 
@@ -278,7 +285,7 @@ const std::vector<std::string> kLlamas{"llama", "mistral", "qwen2", "qwen3", "ol
 }  // namespace
 
 TEST_CASE("each family states its sizes in its own words") {
-  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo"}) {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text"}) {
     CAPTURE(family);
     const ModelConfig config = read(valid_of(family).dump());
     CHECK(config.family == family);
@@ -287,15 +294,16 @@ TEST_CASE("each family states its sizes in its own words") {
     CHECK(config.n_head == 6);
     CHECK(config.n_inner == 80);
     CHECK(config.n_kv_head == (family == "olmo" || family == "gpt_neox" ? 6 : 2));
-    CHECK(config.head_size == (family == "qwen3" ? 16 : 8));
-    CHECK(config.rotary_size == (family == "qwen3" ? 16 : family == "gpt_neox" ? 2 : 8));
+    const bool states = family == "qwen3" || family == "gemma3_text";
+    CHECK(config.head_size == (states ? 16 : 8));
+    CHECK(config.rotary_size == (states ? 16 : family == "gpt_neox" ? 2 : 8));
     CHECK(!config.tie_word_embeddings);
     CHECK(config.end_tokens == EndTokens{7});
   }
 }
 
 TEST_CASE("each family refuses each of its sizes below 1 and above the largest") {
-  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo"}) {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text"}) {
     for (const char* name : {"vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers",
                              "num_attention_heads", "intermediate_size"}) {
       CAPTURE(family);
@@ -443,6 +451,91 @@ TEST_CASE("YaRN stretches the context by its factor, other rotations leave it") 
     CHECK(positions({{"rope_type", "yarn"}, {"original_max_position_embeddings", 48}}) == 192);
     CHECK(positions({{"rope_type", "yarn"}}) == 256);
   }
+}
+
+TEST_CASE("Gemma's windows are those of all layers but each sixth, or of the layers that its settings name") {
+  using Windows = std::vector<std::int32_t>;
+  constexpr std::int32_t kAll = kNoWindow;
+  const auto windows = [](const json& more, int layers = 3) {
+    json settings = valid_of("gemma3_text");
+    settings["num_hidden_layers"] = layers;
+    settings.update(more);
+    return read(settings.dump()).windows;
+  };
+  CHECK(windows(json::object()) == Windows{20, kAll, 20});
+  CHECK(windows({{"sliding_window_pattern", nullptr}}, 7) == Windows{20, 20, 20, 20, 20, kAll, 20});
+  CHECK(windows({{"sliding_window_pattern", 1}}) == Windows{});
+  CHECK(windows({{"sliding_window_pattern", 1}, {"sliding_window", nullptr}}) == Windows{});
+  CHECK(windows({{"sliding_window_pattern", 1 << 24}}) == Windows{20, 20, 20});
+  const json listed{"full_attention", "sliding_attention", "sliding_attention"};
+  CHECK(windows({{"layer_types", listed}}) == Windows{kAll, 20, 20});
+  // Such layers rotate faster even where all of a text is in their window.
+  CHECK(windows({{"sliding_window", 64}}) == Windows{64, kAll, 64});
+  json unstated = valid_of("gemma3_text");
+  unstated.erase("sliding_window");
+  CHECK(read(unstated.dump()).windows == Windows{4096, kAll});
+  for (const json& pattern : {json(0), json(-1), json(1.5), json("six"), json((1 << 24) + 1)}) {
+    CHECK(says(error_of("gemma3_text", "sliding_window_pattern", pattern), "sliding_window_pattern is ",
+               "not an integer from 1"));
+  }
+  CHECK(says(error_of("gemma3_text", "sliding_window", nullptr), "sliding_window is null", "needs a number"));
+  for (const json& window : {json(0), json(-1), json(2.5), json("wide")})
+    CHECK(says(error_of("gemma3_text", "sliding_window", window), "sliding_window is ", "from 1"));
+  CHECK(says(error_of("gemma3_text", "layer_types", listed), "layer_types", "not a list of 2 types"));
+}
+
+TEST_CASE("settings of Gemma that would compute something else are refused by name") {
+  const std::string gemma = "gemma3_text";
+  CHECK(error_message([&] { read(valid_of(gemma).dump()); }) == "");
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    CHECK(says(error_of(gemma, name, 30.0), std::string(name) + " is 30", "null"));
+    CHECK(error_of(gemma, name, nullptr) == "");
+  }
+  CHECK(says(error_of(gemma, "use_bidirectional_attention", true), "use_bidirectional_attention is true"));
+  CHECK(says(error_of(gemma, "attention_bias", true), "attention_bias is true", "false"));
+  CHECK(says(error_of(gemma, "hidden_activation", "silu"), "hidden_activation is \"silu\"",
+             "gelu_pytorch_tanh"));
+  CHECK(says(error_of(gemma, "hidden_act", "silu"), "hidden_act is \"silu\"", "gelu_pytorch_tanh"));
+  CHECK(says(error_of(gemma, "is_causal", false), "is_causal is false"));
+  for (const json& scalar : {json(0), json(-256), json("wide")})
+    CHECK(says(error_of(gemma, "query_pre_attn_scalar", scalar), "query_pre_attn_scalar is ", "above 0"));
+  for (const char* name : {"rope_theta", "rope_local_base_freq"})
+    CHECK(says(error_of(gemma, name, 0), std::string(name) + " is 0", "above 0"));
+  CHECK(says(error_of(gemma, "partial_rotary_factor", 0.5), "8 of the 16 features", "only all"));
+  // A rotation for all layers is of another family; transformers would not read it.
+  CHECK(says(error_of(gemma, "rope_parameters", json{{"rope_type", "default"}, {"rope_theta", 5000.0}}),
+             "rope_parameters is ", "not a dictionary for each type of layers"));
+  CHECK(says(error_of(gemma, "rope_scaling", json{{"rope_type", "longrope"}, {"factor", 2.0}}), "longrope"));
+  for (const char* layers : {"full_attention", "sliding_attention"}) {
+    const auto with = [&](const json& rotation) {
+      return error_of(gemma, "rope_parameters", json{{layers, rotation}});
+    };
+    CHECK(with({{"rope_type", "default"}, {"rope_theta", 5000.0}}) == "");
+    CHECK(says(with({{"rope_type", "dynamic"}, {"factor", 2.0}}), "dynamic", "linear, llama3 and yarn"));
+    CHECK(says(with({{"rope_type", "linear"}, {"factor", 0}}),
+               std::string("rope_parameters.") + layers + ".factor is 0"));
+    CHECK(says(with({{"rope_type", "default"}, {"factor", 2.0}}), "factor is 2"));
+    CHECK(says(with({{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}), "8 of the 16 features"));
+  }
+  json both = valid_of(gemma);
+  both["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  CHECK(error_message([&] { read(both.dump()); }) == "");
+  both["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
+  CHECK(says(error_message([&] { read(both.dump()); }), "rope_scaling and rope_parameters.full_attention",
+             "only one"));
+}
+
+TEST_CASE("what Gemma's settings do not state is what transformers takes") {
+  json settings = valid_of("gemma3_text");
+  for (const char* name : {"head_dim", "num_key_value_heads", "tie_word_embeddings", "rope_theta"})
+    settings.erase(name);
+  settings["num_attention_heads"] = 8;
+  const ModelConfig config = read(settings.dump());
+  CHECK(config.head_size == 256);
+  CHECK(config.n_kv_head == 4);
+  CHECK(config.tie_word_embeddings);
+  CHECK(config.rope_theta == 1e6);
+  CHECK(config.norm_epsilon == 1e-6f);
 }
 
 TEST_CASE("types of layers that are not built are named") {

@@ -16,12 +16,15 @@
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/model/checkpoint.h"
+#include "common/model/llama.h"
 #include "common/model/model.h"
 #include "common/model/plain_weights.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_matrices.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
+#include "tests/gguf_writer.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_device.h"
 #include "tests/tiny_model.h"
@@ -36,7 +39,7 @@ const std::filesystem::path kFamilies =
     std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families";
 const std::vector<std::string> kNames{"gpt2",    "pythia",       "neox-sequential", "olmo",
                                       "llama-2", "llama-3",      "smollm2",         "qwen2",
-                                      "qwen3",   "qwen2-window", "mistral-window"};
+                                      "qwen3",   "qwen2-window", "mistral-window",  "gemma3"};
 
 /// A GPU adds in other orders.
 const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
@@ -75,6 +78,15 @@ std::vector<double> turned_head(const std::vector<float>& w, std::span<const dou
 TEST_CASE("the lessons' plain loops refuse layers with a window") {
   const Reference qwen("qwen2-window");
   CHECK(says(error_message([&] { plain_weights(qwen.model, "qwen2"); }), "this qwen2 has layers", "window"));
+}
+
+TEST_CASE("the lessons refuse Gemma by name, in plain loops and with the engine's operations") {
+  const Reference gemma("gemma3");
+  for (const char* family : {"gpt2", "gpt_neox", "olmo", "llama", "qwen3"}) {
+    CHECK(says(error_message([&] { plain_weights(gemma.model, family); }), "family is gemma3_text",
+               "no step has in plain loops"));
+  }
+  CHECK(says(error_message([&] { llama_weights(gemma.model); }), "the model is a gemma3_text"));
 }
 
 TEST_CASE("a watched head sees the shares inside its window, and nothing before it") {
@@ -200,6 +212,8 @@ TEST_CASE("the hidden state after each block has the length of transformers' in 
   for (const std::string& name : kNames) {
     Reference reference(name);
     const std::size_t width = static_cast<std::size_t>(reference.model.config().n_embd);
+    // Gemma's is kept divided by the scale of its embeddings.
+    const float scale = name == "gemma3" ? std::sqrt(static_cast<float>(width)) : 1.0f;
     for (const nlohmann::json& one : reference.cases) {
       std::vector<float> lengths;
       reference.model.on_stage([&](std::string_view stage, std::span<const float> values) {
@@ -209,7 +223,7 @@ TEST_CASE("the hidden state after each block has the length of transformers' in 
         if (stage == "ln_f") {
           lengths.back() = length;
         } else {
-          lengths.push_back(length);
+          lengths.push_back(scale * length);
         }
       });
       reference.model.next_logits(one.at("ids").get<Tokens>());
@@ -370,6 +384,167 @@ TEST_CASE("a draft with more or fewer tokens than its target proposes for it lik
       CHECK(Tokens(text.begin() + 3, text.end()) == alone);
     }
   }
+}
+
+TEST_CASE("Gemma's rotations mean the same in the spelling of published folders") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFamilies / "gemma3", folder.path());
+  nlohmann::json settings = nlohmann::json::parse(std::ifstream(folder.path() / "config.json"));
+  const auto logits = [&](const std::filesystem::path& path) {
+    Model model = Model::load(path, make_test_device(1));
+    Tokens tokens;
+    for (int i = 0; i < 60; ++i) tokens.push_back(100 + 7 * i);
+    const std::span<const float> last = model.next_logits(tokens);
+    return std::vector(last.begin(), last.end());
+  };
+  const auto want = logits(kFamilies / "gemma3");
+  const auto got = [&](nlohmann::json more) {
+    nlohmann::json published = settings;
+    for (const char* name : {"rope_parameters", "layer_types"}) published.erase(name);
+    published.update(more);
+    folder.write("config.json", published.dump());
+    return logits(folder.path());
+  };
+  const nlohmann::json linear{{"rope_type", "linear"}, {"factor", 8.0}},
+      published{{"rope_theta", 1e6},
+                {"rope_local_base_freq", 1e4},
+                {"rope_scaling", linear},
+                {"sliding_window_pattern", 2}};
+  CHECK(got(published) == want);
+  CHECK(got({{"rope_scaling", linear}, {"sliding_window_pattern", 2}}) == want);  // the usual bases
+  const nlohmann::json changes{{"rope_theta", 5e5},       {"rope_local_base_freq", 5e3},
+                               {"rope_scaling", nullptr}, {"sliding_window_pattern", 3},
+                               {"sliding_window", 23},    {"query_pre_attn_scalar", 32}};
+  for (const auto& [name, value] : changes.items()) {
+    CAPTURE(name);
+    nlohmann::json other = published;
+    other[name] = value;
+    CHECK(got(other) != want);
+  }
+}
+
+TEST_CASE("Gemma's embeddings count as many times as the root of their width, in the type of the weights") {
+  // Of the only block, just the MLP adds something, which its norm gives a length of sqrt(width).
+  constexpr std::uint64_t kWidth = 60, kHead = 8, kInner = 16;
+  GgufWriter file;
+  file.text("general.architecture", "gemma3");
+  for (const auto& [name, value] : {std::pair{"block_count", 1u},
+                                    {"context_length", 32u},
+                                    {"embedding_length", 60u},
+                                    {"feed_forward_length", 16u},
+                                    {"attention.head_count", 2u},
+                                    {"attention.head_count_kv", 1u},
+                                    {"attention.key_length", 8u}})
+    file.number(std::string("gemma3.") + name, value);
+  file.real("gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+  std::uint32_t state = 1;
+  const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape, float value = 0.0f) {
+    std::vector<float> values(shape[0] * (shape.size() > 1 ? shape[1] : 1), value);
+    for (float& number : values)
+      if (value == 0.0f && name != "blk.0.attn_output")
+        number = static_cast<float>((state = state * 1664525 + 1013904223) >> 25) / 128.0f - 0.5f;
+    file.floats(name + ".weight", shape, values);
+  };
+  add("token_embd", {kWidth, 20});
+  for (const char* name : {"output_norm", "blk.0.attn_norm", "blk.0.post_attention_norm", "blk.0.ffn_norm",
+                           "blk.0.post_ffw_norm"})
+    add(name, {kWidth}, 1.0f);
+  for (const char* name : {"blk.0.attn_q_norm", "blk.0.attn_k_norm"}) add(name, {kHead}, 1.0f);
+  add("blk.0.attn_q", {kWidth, 2 * kHead});
+  for (const char* name : {"blk.0.attn_k", "blk.0.attn_v"}) add(name, {kWidth, kHead});
+  add("blk.0.attn_output", {2 * kHead, kWidth});
+  for (const char* name : {"blk.0.ffn_gate", "blk.0.ffn_up"}) add(name, {kWidth, kInner});
+  add("blk.0.ffn_down", {kInner, kWidth});
+  const TemporaryFolder folder;
+  const auto path = folder.write("model.gguf", file.bytes());
+  // Of 60, the nearest number in 11 and in 8 bits.
+  for (const auto& [dtype, scale] : {std::pair{DType::kFloat32, std::sqrt(60.0)},
+                                     {DType::kFloat16, 7.74609375},
+                                     {DType::kBFloat16, 7.75},
+                                     {DType::kInt8, 7.75},
+                                     {DType::kInt4, 7.75}}) {
+    const std::string type(to_string(dtype));
+    CAPTURE(type);
+    Model model = Model::load(path, make_test_device(1), dtype);
+    std::vector<float> before;
+    double squares = 0.0;
+    model.on_stage([&](std::string_view stage, std::span<const float> x) {
+      if (stage == "embeddings") before.assign(x.begin(), x.end());
+      for (std::size_t i = 0; stage == "block.0" && i < x.size(); ++i)
+        squares += std::pow(static_cast<double>(x[i] - before[i]), 2);
+    });
+    model.next_logits(Tokens{5});
+    CHECK(std::sqrt(squares) == doctest::Approx(std::sqrt(60.0) / scale).epsilon(1e-5));
+  }
+}
+
+/// The model in that folder as llama.cpp's converter writes it: 1 is added to the gains of norms.
+std::string gemma_as_gguf(const std::filesystem::path& folder) {
+  GgufWriter file;
+  file.text("general.architecture", "gemma3").text("gemma3.rope.scaling.type", "linear");
+  for (const auto& [name, value] : {std::pair{"block_count", 4u},
+                                    {"context_length", 256u},
+                                    {"embedding_length", 64u},
+                                    {"feed_forward_length", 176u},
+                                    {"attention.head_count", 4u},
+                                    {"attention.head_count_kv", 2u},
+                                    {"attention.key_length", 32u},
+                                    {"attention.value_length", 32u},
+                                    {"attention.sliding_window", 24u},
+                                    {"attention.sliding_window_pattern", 2u}})
+    file.number(std::string("gemma3.") + name, value);
+  for (const auto& [name, value] : {std::pair{"attention.layer_norm_rms_epsilon", 1e-6f},
+                                    {"rope.freq_base", 1e6f},
+                                    {"rope.freq_base_swa", 1e4f},
+                                    {"rope.scaling.factor", 8.0f}})
+    file.real(std::string("gemma3.") + name, value);
+  Checkpoint checkpoint = Checkpoint::open(folder);
+  const std::pair<std::string, std::string> names[] = {{"model.embed_tokens", "token_embd"},
+                                                       {"model.norm", "output_norm"},
+                                                       {"model.layers.", "blk."},
+                                                       {"self_attn.q_proj", "attn_q"},
+                                                       {"self_attn.k_proj", "attn_k"},
+                                                       {"self_attn.v_proj", "attn_v"},
+                                                       {"self_attn.o_proj", "attn_output"},
+                                                       {"self_attn.q_norm", "attn_q_norm"},
+                                                       {"self_attn.k_norm", "attn_k_norm"},
+                                                       {"input_layernorm", "attn_norm"},
+                                                       {"post_attention_layernorm", "post_attention_norm"},
+                                                       {"pre_feedforward_layernorm", "ffn_norm"},
+                                                       {"post_feedforward_layernorm", "post_ffw_norm"},
+                                                       {"mlp.gate_proj", "ffn_gate"},
+                                                       {"mlp.up_proj", "ffn_up"},
+                                                       {"mlp.down_proj", "ffn_down"}};
+  for (const auto& [stored, tensor] : checkpoint.tensors()) {
+    std::vector<float> values = to_floats(checkpoint.read(tensor, DType::kFloat32).array);
+    std::string name = stored;
+    if (name.ends_with("norm.weight"))
+      for (float& gain : values) gain += 1.0f;
+    for (const auto& [from, to] : names) {
+      const auto place = name.find(from);
+      if (place != name.npos) name.replace(place, from.size(), to);
+    }
+    file.floats(name, {tensor.shape.rbegin(), tensor.shape.rend()}, values);
+  }
+  return file.bytes();
+}
+
+TEST_CASE("a Gemma in a GGUF file, whose gains hold the 1, has the logits of its folder") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("model.gguf", gemma_as_gguf(kFamilies / "gemma3"));
+  // Such a file cannot say that scores are divided by another root than that of a head's size.
+  std::filesystem::copy(kFamilies / "gemma3", folder.path() / "gemma3");
+  nlohmann::json settings = nlohmann::json::parse(std::ifstream(folder.path() / "gemma3/config.json"));
+  settings["query_pre_attn_scalar"] = 32;
+  folder.write("gemma3/config.json", settings.dump());
+  Model packed = Model::load(path, make_test_device(2)),
+        open = Model::load(folder.path() / "gemma3", make_test_device(2));
+  CHECK(packed.config().windows == open.config().windows);
+  const Tokens ids = Reference("gemma3").cases[2].at("ids");
+  const std::span<const float> logits = open.next_logits(ids);
+  const std::vector<float> want(logits.begin(), logits.end());
+  CHECK(difference("logits", packed.next_logits(ids), std::span<const float>(want), want.size(),
+                   1e-5 * largest(want)) == "");
 }
 
 TEST_CASE("a single pair of features turns, as in transformers") {

@@ -117,6 +117,77 @@ TEST_CASE("a file of GPT-NeoX does not have all settings, and the assumed ones a
   CHECK(gguf_config(GgufFile(kReference / "gguf-families/llama-3.gguf")).remarks.empty());
 }
 
+TEST_CASE("a file of Gemma 3 yields its config.json, and what it leaves out is llama.cpp's") {
+  const auto gemma = [](std::uint32_t blocks = 7) {
+    GgufWriter writer;
+    writer.text("general.architecture", "gemma3")
+        .number("gemma3.block_count", blocks)
+        .number("gemma3.context_length", 256)
+        .number("gemma3.embedding_length", 64)
+        .number("gemma3.feed_forward_length", 176)
+        .number("gemma3.attention.head_count", 2)
+        .number("gemma3.attention.head_count_kv", 1)
+        .number("gemma3.attention.key_length", 48)
+        .number("gemma3.attention.value_length", 48)
+        .real("gemma3.rope.freq_base", 1e6f)
+        .real("gemma3.attention.layer_norm_rms_epsilon", 1e-6f)
+        .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+    return writer;
+  };
+  json want{{"model_type", "gemma3_text"},
+            {"vocab_size", 5},
+            {"tie_word_embeddings", true},
+            {"hidden_size", 64},
+            {"intermediate_size", 176},
+            {"num_hidden_layers", 7},
+            {"num_attention_heads", 2},
+            {"num_key_value_heads", 1},
+            {"max_position_embeddings", 256},
+            {"head_dim", 48},
+            {"rms_norm_eps", static_cast<double>(1e-6f)},
+            {"hidden_activation", "gelu_pytorch_tanh"},
+            {"attention_bias", false},
+            {"query_pre_attn_scalar", 48},
+            {"sliding_window_pattern", 1},
+            {"rope_parameters",
+             {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}};
+  CHECK(settings_of(gemma()) == want);
+  CHECK(settings_of(gemma().number("gemma3.attention.sliding_window", 0)) == want);
+  const json of_62 = settings_of(gemma(62));
+  CHECK(of_62["query_pre_attn_scalar"] == 32);
+  const auto windows = [&](GgufWriter writer) {
+    const TemporaryFolder folder;
+    return read_config(
+               folder.write("model.gguf", writer.number("gemma3.attention.sliding_window", 20).bytes()))
+        .windows;
+  };
+  using Windows = std::vector<std::int32_t>;
+  constexpr std::int32_t kAll = kNoWindow;
+  CHECK(windows(gemma()) == Windows{20, 20, 20, 20, 20, kAll, 20});
+  CHECK(windows(gemma().number("gemma3.attention.sliding_window_pattern", 3)) ==
+        Windows{20, 20, kAll, 20, 20, kAll, 20});
+  CHECK(windows(gemma(3).numbers<std::uint8_t>("gemma3.attention.sliding_window_pattern", 7, {0, 1, 0})) ==
+        Windows{kAll, 20, kAll});
+  CHECK(
+      says(error_message([&] {
+             windows(gemma().numbers<std::uint8_t>("gemma3.attention.sliding_window_pattern", 7, {0, 1, 0}));
+           }),
+           "layer_types", "not a list of 7 types"));
+  CHECK(says(error_message([&] { windows(gemma().number("gemma3.attention.sliding_window_pattern", 0)); }),
+             "sliding_window_pattern is 0"));
+  want["rope_parameters"]["full_attention"].update(
+      {{"rope_type", "linear"}, {"factor", 8.0}, {"original_max_position_embeddings", nullptr}});
+  want["rope_parameters"]["sliding_attention"]["rope_theta"] = 5e3;
+  CHECK(settings_of(gemma()
+                        .text("gemma3.rope.scaling.type", "linear")
+                        .real("gemma3.rope.scaling.factor", 8.0f)
+                        .real("gemma3.rope.freq_base_swa", 5e3f)) == want);
+  CHECK(says(error_of(gemma().real("gemma3.final_logit_softcapping", 30.0f)), "final_logit_softcapping is 30",
+             "not supported"));
+  CHECK(says(error_of(gemma().real("gemma3.attn_logit_softcapping", 50.0f)), "attn_logit_softcapping is 50"));
+}
+
 TEST_CASE("the residuals of GPT-NeoX are parallel unless its file says otherwise") {
   GgufWriter writer;
   for (const char* key :

@@ -313,7 +313,7 @@ TEST_CASE("the logits of 1 to 4 ranks are those of one process, and the same bit
 
 TEST_CASE("all families agree with transformers on 2, 3 and 4 ranks") {
   for (const std::string family : {"gpt2", "pythia", "neox-sequential", "llama-2", "llama-3", "smollm2",
-                                   "olmo", "qwen2", "qwen3", "qwen2-window", "mistral-window"}) {
+                                   "olmo", "qwen2", "qwen3", "qwen2-window", "mistral-window", "gemma3"}) {
     for (const int size : {2, 3, 4}) {
       const ModelConfig config = read_config(reference_folder(family));
       if (config.n_head < size) continue;
