@@ -423,8 +423,8 @@ TEST_CASE("Gemma's rotations mean the same in the spelling of published folders"
   }
 }
 
-TEST_CASE("Gemma's embeddings count as many times as the root of their width, in the type of the weights") {
-  // Of the only block, just the MLP adds something, which its norm gives a length of sqrt(width).
+/// A GGUF file of a Gemma with one block of width 60, whose attention adds nothing.
+std::string gemma_of_one_block(float epsilon) {
   constexpr std::uint64_t kWidth = 60, kHead = 8, kInner = 16;
   GgufWriter file;
   file.text("general.architecture", "gemma3");
@@ -436,7 +436,7 @@ TEST_CASE("Gemma's embeddings count as many times as the root of their width, in
                                     {"attention.head_count_kv", 1u},
                                     {"attention.key_length", 8u}})
     file.number(std::string("gemma3.") + name, value);
-  file.real("gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+  file.real("gemma3.attention.layer_norm_rms_epsilon", epsilon);
   std::uint32_t state = 1;
   const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape, float value = 0.0f) {
     std::vector<float> values(shape[0] * (shape.size() > 1 ? shape[1] : 1), value);
@@ -455,8 +455,13 @@ TEST_CASE("Gemma's embeddings count as many times as the root of their width, in
   add("blk.0.attn_output", {2 * kHead, kWidth});
   for (const char* name : {"blk.0.ffn_gate", "blk.0.ffn_up"}) add(name, {kWidth, kInner});
   add("blk.0.ffn_down", {kInner, kWidth});
+  return file.bytes();
+}
+
+TEST_CASE("Gemma's embeddings count as many times as the root of their width, in the type of the weights") {
+  // Of the only block, just the MLP adds something, which its norm gives a length of sqrt(width).
   const TemporaryFolder folder;
-  const auto path = folder.write("model.gguf", file.bytes());
+  const auto path = folder.write("model.gguf", gemma_of_one_block(1e-6f));
   // Of 60, the nearest number in 11 and in 8 bits.
   for (const auto& [dtype, scale] : {std::pair{DType::kFloat32, std::sqrt(60.0)},
                                      {DType::kFloat16, 7.74609375},
@@ -475,6 +480,29 @@ TEST_CASE("Gemma's embeddings count as many times as the root of their width, in
     });
     model.next_logits(Tokens{5});
     CHECK(std::sqrt(squares) == doctest::Approx(std::sqrt(60.0) / scale).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("the epsilon of Gemma's norms is that of a residual stream with scaled embeddings") {
+  for (const float epsilon : {1e-6f, 4.0f}) {
+    const TemporaryFolder folder;
+    Model model = Model::load(folder.write("model.gguf", gemma_of_one_block(epsilon)), make_test_device(1));
+    std::vector<double> want;
+    model.on_stage([&](std::string_view stage, std::span<const float> x) {
+      if (stage == "ln_f") {
+        CHECK(difference("ln_f", x, want, want.size(), 1e-4) == "");
+      } else {
+        // sqrt(60) times what is shown is the stream of transformers.
+        double mean = 0.0;
+        for (const float value : x) mean += std::pow(static_cast<double>(value), 2);
+        want.clear();
+        for (const float value : x)
+          want.push_back(std::sqrt(60.0) * static_cast<double>(value) /
+                         std::sqrt(mean + static_cast<double>(epsilon)));
+      }
+    });
+    model.next_logits(Tokens{5});
+    CHECK(want.size() == 60);
   }
 }
 
