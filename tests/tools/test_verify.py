@@ -319,6 +319,8 @@ FAMILIES = {
     "olmo": {name: shape for name, shape in LLAMA.items() if "norm" not in name},
     "qwen2": {**LLAMA, ATTENTION + "q_proj.bias": [4], ATTENTION + "k_proj.bias": [2], ATTENTION + "v_proj.bias": [2]},
     "qwen3": {**LLAMA, ATTENTION + "q_norm.weight": [2], ATTENTION + "k_norm.weight": [2]},
+    "gemma3_text": {**LLAMA, ATTENTION + "q_norm.weight": [2], ATTENTION + "k_norm.weight": [2],
+                    "model.layers.0.pre_feedforward_layernorm.weight": [4], "model.layers.0.post_feedforward_layernorm.weight": [4]},
     "gpt_neox": NEOX,
 }
 
@@ -361,6 +363,8 @@ class VerifyFamilies(Limited):
                 self.config = {"model_type": family, **SHAPE, "eos_token_id": [4]}
                 if family == "gpt_neox":
                     del self.config["num_key_value_heads"]
+                if family == "gemma3_text":  # whose heads have 256 features and whose head is tied, if nothing is said
+                    self.config.update(head_dim=2, tie_word_embeddings=False)
                 self.tensors = filled(shapes)
                 status, lines = self.verify()
                 self.assertEqual(status, 0, lines)
@@ -550,6 +554,22 @@ class VerifyGguf(Limited):
     def test_a_family_that_is_not_computed(self):
         self.metadata["general.architecture"] = "mamba"
         self.assert_fails("config", "'mamba'", "llama")
+
+    def test_a_gemma(self):
+        def renamed(name):
+            return name.replace("llama.", "gemma3.", 1) if name.startswith("llama.") else name
+        self.metadata = {renamed(name): value for name, value in self.metadata.items()}
+        self.metadata["general.architecture"] = "gemma3"
+        self.metadata["gemma3.attention.key_length"] = 16
+        for name, size in (("attn_q_norm", 16), ("attn_k_norm", 16), ("post_attention_norm", 32), ("post_ffw_norm", 32)):
+            self.tensors[f"blk.0.{name}.weight"] = [size]
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+        self.assertIn("15 tensors of the right shape", lines["tensors"])
+        for name in [name for name in self.tensors if "norm" in name]:
+            shape = self.tensors.pop(name)
+            self.assert_fails("tensors", "1 of 15", name)
+            self.tensors[name] = shape
 
     def test_experts(self):
         self.metadata["llama.expert_count"] = 8
