@@ -37,12 +37,22 @@ using Tokens = std::vector<int>;
 
 const std::filesystem::path kFamilies =
     std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families";
-const std::vector<std::string> kNames{"gpt2",    "pythia",       "neox-sequential", "olmo",
-                                      "llama-2", "llama-3",      "smollm2",         "qwen2",
-                                      "qwen3",   "qwen2-window", "mistral-window",  "gemma3"};
+const std::vector<std::string> kNames{"gpt2",           "pythia",  "neox-sequential", "olmo",  "llama-2",
+                                      "llama-3",        "smollm2", "qwen2",           "qwen3", "qwen2-window",
+                                      "mistral-window", "gemma3",  "tales-gemma-1m"};
 
 /// A GPU adds in other orders.
 const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
+
+/// Whether a trained model is meant, which is among the embedded ones.
+bool is_embedded(const std::string& name) {
+  return name.starts_with("tales-");
+}
+
+std::filesystem::path folder_of(const std::string& name) {
+  return is_embedded(name) ? std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models" / name
+                           : kFamilies / name;
+}
 
 struct Reference {
   std::string name;
@@ -51,8 +61,11 @@ struct Reference {
 
   explicit Reference(const std::string& family, DType dtype = DType::kFloat32)
       : name(family),
-        cases(nlohmann::json::parse(std::ifstream(kFamilies / family / "reference.json")).at("cases")),
-        model(Model::load(kFamilies / family, make_test_device(2), dtype)) {}
+        cases(nlohmann::json::parse(std::ifstream(is_embedded(family)
+                                                      ? kFamilies.parent_path() / (family + ".json")
+                                                      : kFamilies / family / "reference.json"))
+                  .at("cases")),
+        model(Model::load(folder_of(family), make_test_device(2), dtype)) {}
 };
 
 /// `count` features of W x from output `first` on, turned to their position; W is [out, in] as Llama stores
@@ -213,7 +226,8 @@ TEST_CASE("the hidden state after each block has the length of transformers' in 
     Reference reference(name);
     const std::size_t width = static_cast<std::size_t>(reference.model.config().n_embd);
     // Gemma's is kept divided by the scale of its embeddings.
-    const float scale = name == "gemma3" ? std::sqrt(static_cast<float>(width)) : 1.0f;
+    const float scale =
+        reference.model.config().family == "gemma3_text" ? std::sqrt(static_cast<float>(width)) : 1.0f;
     for (const nlohmann::json& one : reference.cases) {
       std::vector<float> lengths;
       reference.model.on_stage([&](std::string_view stage, std::span<const float> values) {
@@ -593,7 +607,7 @@ TEST_CASE("the biases, norms and positions that stay in float32 are those of eac
     CAPTURE(name);
     const ModelConfig config = Reference(name).model.config();
     std::size_t numbers = name == "gpt2" ? std::size_t{1} * config.n_positions * config.n_embd : 0;
-    for (const auto& file : std::filesystem::directory_iterator(kFamilies / name)) {
+    for (const auto& file : std::filesystem::directory_iterator(folder_of(name))) {
       if (file.path().extension() != ".safetensors") continue;
       const Safetensors tensors(file.path());
       for (const auto& [tensor, stored] : tensors.tensors())
