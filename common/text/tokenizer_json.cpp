@@ -57,8 +57,12 @@ Cut read_split(const JsonValue& part) {
   const std::string& behavior = part["behavior"].text();
   const bool inverted = part["invert"].boolean(false);
   cut.drops_the_rest = behavior == "Removed" && inverted;
+  // Gemma's: a piece ends after each space.
+  if (behavior == "MergedWithPrevious" && !inverted && cut.literal && cut.pattern == " ")
+    return {.pattern = "[^ ]*+ |[^ ]++"};
   if (behavior != "Isolated" && !cut.drops_the_rest) {
-    part["behavior"].refuse("and only Isolated, and Removed where it is inverted, are supported");
+    part["behavior"].refuse(
+        "and only Isolated, Removed where it is inverted, and MergedWithPrevious of a space are supported");
   }
   return cut;
 }

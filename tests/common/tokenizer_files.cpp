@@ -16,6 +16,8 @@
 
 #include "common/text/nfc.h"
 #include "common/text/normalizer.h"
+#include "common/text/pre_tokenizer.h"
+#include "common/text/pre_tokenizer.h"
 #include "common/text/spelling.h"
 #include "common/text/tokenizer.h"
 #include "common/text/tokenizer_json.h"
@@ -267,6 +269,27 @@ TEST_CASE("what a file leaves out has Hugging Face's default, and more than is r
     decoded["decoder"]["decoders"][1]["prepend_scheme"] = scheme;
     CHECK(read_tokenizer_json(decoded.dump(), "f").drops_first_space == drops);
   }
+}
+
+TEST_CASE("a piece ends after each space, as in Gemma's files") {
+  json file = shape("metaspace-always");
+  file["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}};
+  file["normalizer"] = nullptr;
+  const PreTokenizer cut(read_tokenizer_json(file.dump(), "f").cuts);
+  using Pieces = std::vector<std::string_view>;
+  // Those of tokenizers 0.23.
+  CHECK(cut.split(" a  b c") == Pieces{" ", "a ", " ", "b ", "c"});
+  CHECK(cut.split("   ") == Pieces{" ", " ", " "});
+  CHECK(cut.split("a \nb c ") == Pieces{"a ", "\nb ", "c "});
+  CHECK(cut.split("x\xE2\x96\x81y") == Pieces{"x\xE2\x96\x81y"});
+  for (const json& pattern : {json{{"String", "_"}}, json{{"Regex", " "}}}) {
+    json other = file;
+    other["pre_tokenizer"]["pattern"] = pattern;
+    CHECK(says(error_of(other), "pre_tokenizer.behavior is \"MergedWithPrevious\"", "of a space"));
+  }
+  file["pre_tokenizer"]["invert"] = true;
+  CHECK(says(error_of(file), "pre_tokenizer.behavior is \"MergedWithPrevious\"", "of a space"));
 }
 
 TEST_CASE("ByteLevel splits by GPT-2's pattern unless the file says no, and is the last part") {
