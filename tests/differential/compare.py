@@ -49,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GPT2 = ROOT / "tests/reference/gpt2-tokenizer"
 END = "<|endoftext|>"
 FAMILIES = {  # (configuration, heads share keys, a head has its own size, the key of epsilon)
+    "gemma3_text": (transformers.Gemma3TextConfig, True, True, "rms_norm_eps"),
     "gpt_neox": (transformers.GPTNeoXConfig, False, False, "layer_norm_eps"),
     "llama": (transformers.LlamaConfig, True, True, "rms_norm_eps"),
     "mistral": (transformers.MistralConfig, True, True, "rms_norm_eps"),
@@ -146,7 +147,15 @@ class Case:
                 more["hidden_size"] = heads * choose.randint(1, 12)
         if epsilon:
             more[epsilon] = choose.choice([1e-5, 1e-6, 1e-3])
-        return kind(rope_parameters=rope, **more, **self.common())
+        common = self.common()
+        if kind is transformers.Gemma3TextConfig:
+            layers = "full_attention", "sliding_attention"
+            more.update(query_pre_attn_scalar=choose.choice([size, choose.randint(1, 300)]), sliding_window=choose.randint(1, 40),
+                        layer_types=[choose.choice(layers) for _ in range(common["num_hidden_layers"])])
+            rope = {layers[0]: rope, layers[1]: {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0])}}
+            if choose.random() < 0.5:
+                rope[layers[0]].update(rope_type="linear", factor=choose.choice([2.0, 8.0]))
+        return kind(rope_parameters=rope, **more, **common)
 
     def write(self, model, prefix, merges):
         if self.family == "gpt2":
