@@ -430,7 +430,8 @@ TEST_CASE("Gemma's rotations mean the same in the spelling of published folders"
                                {"rope_scaling", nullptr}, {"sliding_window_pattern", 3},
                                {"sliding_window", 23},    {"query_pre_attn_scalar", 32}};
   for (const auto& [name, value] : changes.items()) {
-    CAPTURE(name);
+    const std::string changed = name;
+    CAPTURE(changed);
     nlohmann::json other = published;
     other[name] = value;
     CHECK(got(other) != want);

@@ -17,7 +17,6 @@
 #include "common/text/nfc.h"
 #include "common/text/normalizer.h"
 #include "common/text/pre_tokenizer.h"
-#include "common/text/pre_tokenizer.h"
 #include "common/text/spelling.h"
 #include "common/text/tokenizer.h"
 #include "common/text/tokenizer_json.h"
