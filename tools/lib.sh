@@ -1,4 +1,8 @@
 # Shared by the tools: where things are, and how to build without noise. It is sourced, never run.
+#
+# The tools run with the bash 3.2 and the BSD commands of a Mac; tests/tools/test_portable.py names what these lack. For
+# that bash an empty array is an unset variable, which ends a script: ${array[@]+"${array[@]}"} is its elements or
+# nothing.
 # shellcheck shell=bash
 
 # With CDPATH, cd may go elsewhere and prints where. In POSIX mode, bash lacks process substitution.
@@ -51,8 +55,17 @@ quietly() {
   return "$status"
 }
 
+# read_lines NAME: the lines of standard input become the array of that name, without empty ones.
+read_lines() { IFS=$'\n' read -r -d '' -a "$1" || true; }
+
+# How many processors there are.
+processors() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN; }
+
 # Whether this machine has an NVIDIA GPU and its driver, in Linux or in Windows' Linux.
 have_gpu() { [[ -e /dev/nvidiactl || -e /dev/dxg ]]; }
+
+# as_root COMMAND...: with sudo, unless root calls.
+as_root() { ((EUID == 0)) || set -- sudo "$@"; "$@"; }
 
 # python_with MODULE: the Python that has it; a person's own may not see the system's packages.
 python_with() {
@@ -113,26 +126,30 @@ prepare_alone() {
         esac
       done <"$dir/kept"
     fi
-    set_up "$dir" "${options[@]}" "${@:2}" || return
+    set_up "$dir" ${options[@]+"${options[@]}"} "${@:2}" || return
     rm -f "$dir/kept"
     return
   fi
   for option in "${@:2}"; do [[ $option != -D* ]] || options+=("$option"); done
   # A folder that is older than an option does not know it yet.
-  if ((${#options[@]})) && ! meson configure "${options[@]}" "$dir" >/dev/null 2>&1; then again=true; fi
+  if ((${#options[@]})) && ! meson configure ${options[@]+"${options[@]}"} "$dir" >/dev/null 2>&1; then again=true; fi
   # Packages, a GPU or its compiler have been installed since: what was missing may be there now.
   if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then again=true; fi
   if [[ -f $dir/stamp && $(gpu) != none && $(stamped "$dir" gpu) != "$(gpu)" ]]; then
     again=true
-    if [[ $(stamped "$dir" gpu) == none ]]; then options=(-Dcuda=auto "${options[@]}"); fi
+    if [[ $(stamped "$dir" gpu) == none ]]; then options=(-Dcuda=auto ${options[@]+"${options[@]}"}); fi
   fi
-  if $again; then set_up "$dir" --reconfigure "${options[@]}"; fi
+  if $again; then set_up "$dir" --reconfigure ${options[@]+"${options[@]}"}; fi
 }
 
 # set_up DIR MESON OPTION...: Meson itself. One that is interrupted leaves a folder that it takes for ready; so a file
 # "unfinished" is there until it has ended.
 set_up() {
   : >"$1/unfinished"
+  if command -v brew >/dev/null; then # its libedit is beside the system's, where pkg-config looks only if told to
+    PKG_CONFIG_PATH=$(brew --prefix)/opt/libedit/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+    export PKG_CONFIG_PATH
+  fi
   quietly "$1/setup.log" meson setup "${@:2}" "$1" "$root" || return
   stamp "$1" >"$1/stamp"
   rm "$1/unfinished"
@@ -155,7 +172,8 @@ version() {
   local words
   [[ $1 ]] || return 0
   read -ra words <<<"$1"
-  echo "$("${words[@]}" --version 2>&1 | head -n 1)" "$(wc -c 2>/dev/null <"$("${words[@]}" -print-prog-name=cc1plus 2>/dev/null)")"
+  set -- ${words[@]+"${words[@]}"}
+  echo "$("$@" --version 2>&1 | head -n 1)" "$(wc -c 2>/dev/null <"$("$@" -print-prog-name=cc1plus 2>/dev/null)")"
 }
 
 # The compiler of this machine's GPU.
@@ -209,15 +227,16 @@ compile_alone() {
 
 # fitting_jobs ROOT: -jN for ninja if the memory is too small for as many compilers as it starts, two more than
 # processors. A large file takes 700 MB. MemAvailable is the machine's; a container may have less. Below ROOT are proc
-# and sys.
+# and sys. A Mac tells how much memory it has, and not how much of it is free.
 fitting_jobs() {
   local kilobytes limit file
-  kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$1proc/meminfo" 2>/dev/null) || return 0
+  kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$1proc/meminfo" 2>/dev/null) ||
+    { kilobytes=$(sysctl -n hw.memsize 2>/dev/null) && kilobytes=$((kilobytes / 1024)); } || return 0
   for file in memory.max memory/memory.limit_in_bytes; do
     limit=$(cat "$1sys/fs/cgroup/$file" 2>/dev/null) || continue
     if [[ $limit =~ ^[0-9]+$ ]] && ((limit / 1024 < kilobytes)); then kilobytes=$((limit / 1024)); fi
   done
-  if ((kilobytes / 700000 < $(nproc) + 2)); then echo "-j$((kilobytes < 1400000 ? 1 : kilobytes / 700000))"; fi
+  if ((kilobytes / 700000 < $(processors) + 2)); then echo "-j$((kilobytes < 1400000 ? 1 : kilobytes / 700000))"; fi
 }
 
 # steps: the names of all steps, lowest first.
@@ -249,7 +268,7 @@ step_name() {
   case ${#found[@]} in
     1) echo "${found[0]}"; return ;;
     0) say "There is no step '$1'; these are the steps:"; list_steps >&2 ;;
-    *) say "'$1' matches several steps; name one of them:"; printf '  %s\n' "${found[@]}" >&2 ;;
+    *) say "'$1' matches several steps; name one of them:"; printf '  %s\n' ${found[@]+"${found[@]}"} >&2 ;;
   esac
   return 2
 }
@@ -258,7 +277,7 @@ step_name() {
 turn() {
   local commit
   commit=$(git -C "$root" rev-parse HEAD 2>/dev/null) || commit=none
-  echo $((0x$(md5sum <<<"$commit $1" | head -c 4) % $2))
+  echo $((0x$({ md5sum 2>/dev/null || md5; } <<<"$commit $1" | head -c 4) % $2))
 }
 
 # chosen NAME N: whether this commit tries it, one name in N.

@@ -264,7 +264,7 @@ class Toolkit(Limited):
 
 
 class Memory(Project):
-    def jobs(self, available, limit=None, old_limit=None):
+    def jobs(self, available, limit=None, old_limit=None, mac=None):
         root = self.folder / "machine"
         shutil.rmtree(root, ignore_errors=True)
         for name, value in (("proc/meminfo", available and f"MemTotal: 99 kB\nMemAvailable:   {available} kB\n"),
@@ -272,14 +272,16 @@ class Memory(Project):
             if value:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(f"{value}\n")
-        done = self.shell(f'nproc() {{ echo 8; }}; fitting_jobs "{root}/"')
+        sysctl = f"echo {mac}" if mac else "return 1"
+        done = self.shell(f'nproc() {{ echo 8; }}; sysctl() {{ {sysctl}; }}; fitting_jobs "{root}/"')
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout.strip()
 
     def test_as_many_jobs_as_fit_into_the_memory(self):
         self.assertEqual([self.jobs(gigabytes * 10**6) for gigabytes in (1, 2, 4, 8)], ["-j1", "-j2", "-j5", ""])
         self.assertEqual(self.jobs(100_000), "-j1")
-        self.assertEqual(self.jobs(None), "")  # macOS
+        self.assertEqual(self.jobs(None), "")
+        self.assertEqual([self.jobs(None, mac=gigabytes << 30) for gigabytes in (4, 8)], ["-j5", ""])
         self.assertEqual(self.jobs(64_000_000, limit="max"), "")
         self.assertEqual(self.jobs(64_000_000, limit=2 << 30), "-j2")  # a container
         self.assertEqual(self.jobs(64_000_000, old_limit=3 << 30), "-j4")

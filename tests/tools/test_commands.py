@@ -90,7 +90,7 @@ class Commands(Limited):
         (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / name).chmod(0o755)
 
-    BASICS = ("bash", "env", "dirname", "readlink", "sed", "sort", "head", "xargs", "echo", "cut")
+    BASICS = ("bash", "env", "dirname", "readlink", "sed", "head", "xargs", "echo", "cut")
 
     def test_setup_without_a_known_package_manager(self):
         done = run("tools/setup", env=self.commands(*self.BASICS))
@@ -101,12 +101,68 @@ class Commands(Limited):
     def test_setup_names_the_command_of_other_systems(self):
         environment = self.commands(*self.BASICS)
         for manager, words in {"brew": "brew install meson ninja", "pacman": "sudo pacman -S --needed gcc meson",
-                               "dnf": "sudo dnf install gcc-c++ meson"}.items():
+                               "dnf": "sudo dnf install gcc-c++ meson", "zypper": "sudo zypper install gcc-c++ meson",
+                               "apk": "as root: apk add g++ meson"}.items():
             self.fake(manager, "exit 1")  # named, never called
             with self.subTest(manager):
                 done = run("tools/setup", env=environment)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(words, done.stderr)
+            (self.folder / manager).unlink()
+        done = run("tools/setup", env={**environment, "OSTYPE": "darwin24"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("With Homebrew (https://brew.sh), this installs them: brew install meson", done.stderr)
+
+    def homebrew(self):
+        """A brew that has doctest, in a folder which the compiler does not know; it gives the folder."""
+        prefix = self.folder / "homebrew"
+        (prefix / "include/doctest").mkdir(parents=True)
+        (prefix / "include/doctest/doctest.h").write_text("#define DOCTEST 1\n")
+        self.fake("brew", f'[ "$*" = --prefix ] && echo "{prefix}"')
+        return prefix
+
+    def test_setup_finds_the_headers_of_homebrew(self):
+        environment = self.commands(*self.BASICS, "git", "python3")
+        for name in ("g++", "c++", "ninja", "pkg-config"):
+            self.fake(name, 'case "$*" in *doctest*) exit 1 ;; esac')
+        self.fake("meson", "echo 1.4.0")
+        done = run("tools/setup", env=environment)
+        self.assertEqual((done.returncode, done.stderr.splitlines()[0]), (1, "The build needs packages that were not found here: doctest."))
+        prefix = self.homebrew()
+        self.assertEqual(run("tools/setup", env=environment).returncode, 0)
+        (prefix / "include/doctest/doctest.h").unlink()
+        self.assertEqual(run("tools/setup", env=environment).stderr.splitlines()[0],
+                         "The build needs packages that were not found here: doctest.")
+
+    def test_the_build_finds_the_headers_of_homebrew(self):
+        """The lines of meson.build about them, with a header that no other folder has."""
+        lines = (ROOT / "meson.build").read_text()
+        lines = lines[lines.index("brew = "):lines.index("required: not in_browser)\n") + len("required: not in_browser)\n")]
+        self.homebrew()
+        (self.folder / "homebrew/include/doctest").rename(self.folder / "homebrew/include/doc")
+        (self.folder / "tiny").mkdir()
+        (self.folder / "tiny/meson.build").write_text("project('tiny', 'cpp')\ncpp = meson.get_compiler('cpp')\nin_browser = false\n" +
+                                                 lines.replace("doctest/", "doc/") + "executable('it', 'it.cpp')\n")
+        (self.folder / "tiny/it.cpp").write_text("#include <doc/doctest.h>\nint main() { return DOCTEST - 1; }\n")
+        for path, good in ((f"{self.folder}:{os.environ['PATH']}", True), (os.environ["PATH"], False)):
+            with self.subTest(good):
+                build = self.folder / f"build-{good}"
+                done = subprocess.run(["meson", "setup", build, self.folder / "tiny"], capture_output=True, text=True,
+                                      env={**os.environ, "PATH": path})
+                self.assertEqual(done.returncode == 0, good, done.stdout + done.stderr)
+                if good:
+                    subprocess.run(["ninja", "-C", build], check=True, capture_output=True)
+                    subprocess.run([build / "it"], check=True)
+                else:
+                    self.assertIn("doc/doctest.h' not found", done.stdout)
+
+    def test_homebrew_keeps_its_libedit_beside_the_systems(self):
+        prefix = self.homebrew()
+        self.fake("meson", f'echo "$PKG_CONFIG_PATH" >>"{self.folder}/paths"; exit 1')
+        for before, after in (("", ""), ("/a:/b", ":/a:/b")):
+            environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "PKG_CONFIG_PATH": before}
+            run(shutil.which("bash"), "-c", f"source '{ROOT}/tools/lib.sh'; set_up '{self.folder}'", env=environment)
+            self.assertEqual((self.folder / "paths").read_text().splitlines()[-1], f"{prefix}/opt/libedit/lib/pkgconfig{after}")
 
     def test_setup_goes_on_where_everything_was_installed_by_hand(self):
         environment = self.commands(*self.BASICS, "git", "python3")
