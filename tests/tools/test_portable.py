@@ -1,7 +1,13 @@
 """The shell tools keep to what a Mac has: bash 3.2 and the commands of BSD."""
 
+import os
 import re
+import shutil
+import subprocess
+import tempfile
 import unittest
+from collections import Counter
+from pathlib import Path
 
 from support import ROOT
 
@@ -102,6 +108,44 @@ class Portable(unittest.TestCase):
                      'a=()\necho "${a[*]-}"', 'a=()\necho "${a[0]:+x}"', 'f "${@:2}"'):
             with self.subTest(good):
                 self.assertEqual(findings(good), [])
+
+    def test_each_name_of_a_file_is_one_on_a_mac_and_on_windows(self):
+        """Neither tells upper from lower case, and Windows takes neither these characters nor names of its devices."""
+        names = [path.relative_to(ROOT).as_posix() for folder in ROOT.iterdir()
+                 if folder.is_dir() and not folder.name.startswith(("build", ".git")) and folder.name not in ("practice", ".venv")
+                 for path in folder.rglob("*") if "__pycache__" not in path.parts]
+        self.assertGreater(len(names), 1500)
+        self.assertEqual([name for name, count in Counter(name.casefold() for name in names).items() if count > 1], [])
+        refused = re.compile(r'[<>:"|?*\\\x00-\x1f]|[. ](/|$)|(^|/)(con|prn|aux|nul|com\d|lpt\d)(\.|/|$)', re.IGNORECASE)
+        self.assertEqual([name for name in names if refused.search(name)], [])
+        for planted in ("a/b:c", "docs/aux.md", "a./b", "tests/CON", 'a"b', "a/b."):
+            self.assertTrue(refused.search(planted), planted)
+
+    @unittest.skipUnless(shutil.which("git"), "git is not installed")
+    def test_a_clone_by_git_for_windows_has_the_same_bytes(self):
+        files = {"tools/run": b"#!/bin/sh\necho\n", "tests/fuzz/corpus/http_request/get": b"GET / HTTP/1.1\r\n\r\n",
+                 "models/a/model.safetensors": b"text\nand\r\nmore\n", "a.gguf": b"GGUF\n", "b.gguf.gz": b"a\r\n", "a.md": b"# A\n"}
+        with tempfile.TemporaryDirectory() as folder:
+            there, clone = Path(folder, "there"), Path(folder, "clone")
+            for name, content in files.items():
+                (there / name).parent.mkdir(parents=True, exist_ok=True)
+                (there / name).write_bytes(content)
+            shutil.copy(ROOT / ".gitattributes", there)
+            windows = ["-c", "core.autocrlf=true", "-c", "core.eol=crlf", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+            for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"], ["clone", "-q", there, clone]):
+                subprocess.run(["git", *windows, *command], cwd=there, check=True, env={**os.environ, "GIT_CONFIG_NOSYSTEM": "1"})
+            for name, content in files.items():
+                self.assertEqual((clone / name).read_bytes(), content, name)
+
+    def test_the_workflow_runs_the_commands_of_the_readme(self):
+        readme = (ROOT / "README.md").read_text()
+        commands = re.findall(r"^    (tools/\w+)", readme[readme.index("## Three commands"):readme.index("## The staircase")], re.MULTILINE)
+        self.assertEqual(commands[:3], ["tools/demo", "tools/chat", "tools/test"])
+        jobs = re.split(r"^  (?=\w+:$)", (ROOT / ".github/workflows/test.yml").read_text().split("\njobs:\n")[1], flags=re.MULTILINE)[1:]
+        self.assertEqual([job.split(":")[0] for job in jobs], ["linux", "ubuntu", "macos", "windows"])
+        for job in jobs:
+            for command in commands[:3]:
+                self.assertRegex(job, rf"- run: (cd ~/staircase && )?{command}\b")
 
 
 if __name__ == "__main__":
