@@ -156,6 +156,21 @@ class Commands(Limited):
                 else:
                     self.assertIn("doc/doctest.h' not found", done.stdout)
 
+    def test_the_build_names_a_compiler_that_is_too_old(self):
+        """The lines of meson.build about it, and a compiler that has the version of an older one."""
+        lines = (ROOT / "meson.build").read_text()
+        lines = lines[lines.index("oldest = "):].split("\nendif\n")[0]
+        (self.folder / "tiny").mkdir()
+        (self.folder / "tiny/meson.build").write_text(f"project('tiny', 'cpp')\ncpp = meson.get_compiler('cpp')\n{lines}\nendif\n")
+        for version, words in (("10", "gcc 10"), ("11", None)):
+            with self.subTest(version):
+                self.fake("g++", f'exec {shutil.which("g++") or shutil.which("c++")} -U__GNUC__ -D__GNUC__={version} "$@"')
+                done = subprocess.run(["meson", "setup", self.folder / f"build-{version}", self.folder / "tiny"], capture_output=True,
+                                      text=True, env={**os.environ, "CXX": str(self.folder / "g++")})
+                self.assertEqual(done.returncode != 0, bool(words), done.stdout)
+                if words:
+                    self.assertRegex(done.stdout, rf"{words}\S* is too old: the build needs GCC 11 or clang 14, or a newer one")
+
     def test_homebrew_keeps_its_libedit_beside_the_systems(self):
         prefix = self.homebrew()
         self.fake("meson", f'echo "$PKG_CONFIG_PATH" >>"{self.folder}/paths"; exit 1')
