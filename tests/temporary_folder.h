@@ -1,6 +1,8 @@
 // A folder for the files of one test; it is gone when the test is over.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

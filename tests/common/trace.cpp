@@ -287,10 +287,12 @@ TEST_CASE("the end of a text has its score, if there is one") {
 }
 
 TEST_CASE("if a trace cannot be written, the program reports why") {
-  const std::vector<std::pair<std::string, std::string>> wrong{
+  std::vector<std::pair<std::string, std::string>> wrong{
       {"--trace /no/such/folder/trace", "--trace /no/such/folder/trace: the file cannot be written: No such"},
-      {"--trace /", "--trace /: the file cannot be written: Is a directory"},
-      {"--trace /dev/full", "--trace /dev/full: the file cannot be extended: No space left"}};
+      {"--trace /", "--trace /: the file cannot be written: Is a directory"}};
+  if (std::filesystem::exists("/dev/full")) {  // not on a Mac
+    wrong.emplace_back("--trace /dev/full", "--trace /dev/full: the file cannot be extended: No space left");
+  }
   for (const auto& [arguments, sentence] : wrong) {
     const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --device cpu " + arguments);
     CHECK(run.status == 1);

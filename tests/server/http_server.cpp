@@ -19,6 +19,10 @@
 #include <utility>
 #include <vector>
 
+#ifndef MSG_NOSIGNAL  // a Mac has an option of the socket instead
+#define MSG_NOSIGNAL 0
+#endif
+
 using namespace staircase;
 using namespace std::chrono_literals;
 using SteadyClock = std::chrono::steady_clock;
@@ -33,6 +37,10 @@ class Client {
   explicit Client(int port, int receive_bytes = 0, const char* host = "127.0.0.1")
       : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     REQUIRE(fd_ >= 0);
+#ifdef SO_NOSIGPIPE
+    const int on = 1;
+    ::setsockopt(fd_, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
     if (receive_bytes > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -40,7 +48,9 @@ class Client {
     REQUIRE(::inet_pton(AF_INET, host, &address.sin_addr) == 1);
     REQUIRE(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   }
-  ~Client() { ::close(fd_); }
+  ~Client() {
+    ::close(fd_);
+  }
   Client(const Client&) = delete;
 
   void send(const std::string& bytes) const {
