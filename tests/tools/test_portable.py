@@ -9,9 +9,9 @@ import unittest
 from collections import Counter
 from pathlib import Path
 
-from support import ROOT
+from support import ROOT, Limited
 
-# (what a Mac lacks, a pattern for it, a line that has it). Some are allowed as the first of two, `nproc 2>/dev/null || ...`.
+# (what a Mac lacks, a pattern for it, a line that has it). Some may come first of two: `nproc 2>/dev/null || ...`.
 FALLBACK = r"(?![^|;\n]* 2>/dev/null \|\|)"
 IDIOMS = [
     # Of bash 4 and 5.
@@ -66,7 +66,7 @@ def shell_of(path):
 
 
 def unguarded_arrays(shell):
-    """Arrays that may be empty, expanded as if they were not: with `set -u`, bash 3.2 takes them for unset variables."""
+    """Arrays that may be empty, expanded as if they were not: for bash 3.2 they are unset variables."""
     may_be_empty = set(re.findall(r"(\w+)=\(\)", shell)) | set(re.findall(r"\bread (?:-\w+ )*-\w*a (\w+)", shell)) | \
         set(re.findall(r"\bread_lines (\w+)", shell)) | set(re.findall(r"(\w+)=\(\"\$@\"\)", shell))
     expanded = re.finditer(r"(?P<guard>\+)?\"?\$\{(?P<name>\w+)\[[@*]\](?=(?P<operator>:?[-+])?)", shell)
@@ -79,7 +79,7 @@ def findings(shell):
         [f"the array {name}, which may be empty: ${{{name}[@]+\"${{{name}[@]}}\"}}" for name in unguarded_arrays(shell)]
 
 
-class Portable(unittest.TestCase):
+class Portable(Limited):
     def test_the_tools_use_nothing_that_a_mac_lacks(self):
         tools = [path for path in [*(ROOT / "tools").iterdir(), *(ROOT / "tools/step_commands").glob("*.py")] if path.is_file()]
         checked = [path for path in tools if shell_of(path)]
