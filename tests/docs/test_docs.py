@@ -162,6 +162,19 @@ class Numbers(unittest.TestCase):
             with self.subTest(row.split("|")[1].strip()):
                 self.assertIn(row, page)
 
+    def test_a_mac_generates_at_most_what_its_bandwidth_permits(self):
+        """Bandwidth divided by the bytes of 16-bit weights, which docs/memory.md has in MiB."""
+        weights = dict(re.findall(r"^\| (gpt2\S*) \|(?:[^|]*\|){2} ([\d,.]+) \|", (ROOT / "docs/memory.md").read_text(encoding="utf-8"),
+                                  re.MULTILINE))
+        rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in
+                (ROOT / "docs/systems.md").read_text(encoding="utf-8").splitlines() if re.match(r"\| (chip|M\d)", line)]
+        self.assertGreaterEqual(len(rows), 5)
+        for chip, bandwidth, *speeds in rows[1:]:
+            for model, speed in zip(rows[0][2:], speeds):
+                with self.subTest(f"{chip}, {model}"):
+                    most = float(bandwidth) * 1e9 / (float(weights[model].replace(",", "")) * 2**20)
+                    self.assertEqual(speed, f"{most:,.0f}")
+
     def test_the_tables_of_scaling_follow_the_formulas(self):
         page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
         for name, rows in scaling_table.tables().items():
