@@ -175,8 +175,6 @@ void read_merges(const JsonValue& merges, const WrittenTokens& tokens, Tokenizer
 
 void read_model(const JsonValue& model, TokenizerDescription& description) {
   if (model.is_null()) model.refuse("not an object");
-  if (!model["type"].is_null() && model["type"].text() != "BPE")
-    model["type"].refuse("and only BPE is supported");
   model.allow({"type", "vocab", "merges", "dropout", "unk_token", "continuing_subword_prefix",
                "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {

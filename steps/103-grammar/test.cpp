@@ -306,6 +306,13 @@ TEST_CASE("a grammar that can be read in too many ways ends with one sentence, i
   CHECK(may_become_valid(doubled, "aaaaaa"));
   CHECK(error_message([&] { may_become_valid(doubled, std::string(100, 'a')); }) ==
         "the grammar has over 5000 stacks at once");
+  const auto choices = [](int count) {
+    std::string text = "root ::= \"a\" (\"x\"";
+    for (int i = 1; i < count; ++i) text += " | \"x\"";
+    return grammar(text + ")");
+  };
+  CHECK(is_valid(choices(5'000), "ax"));
+  CHECK(error_message([&] { is_valid(choices(5'001), "ax"); }) == "the grammar has over 5000 stacks at once");
   const Grammar deep = grammar("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"\"");
   CHECK(error_message([&] { may_become_valid(deep, std::string(100'000, '(')); }) ==
         "the grammar needs over 200000 stacks");
@@ -368,6 +375,7 @@ TEST_CASE("a grammar that cannot be read is refused before any work") {
     CHECK(refused.status == 2);
     CHECK(refused.err == "error: " + error + "\n");
   }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent --grammar=").status == 2);
   folder.write("a.gbnf", "root ::= \"a\"");
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, options).status == 1);  // there is no such model
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--model tales-6m --prompt a --grammar /nonexistent").status ==

@@ -299,6 +299,7 @@ TEST_CASE("a schema that cannot be used is refused before any work, by its place
     CHECK(refused.status == 2);
     CHECK(refused.err == "error: " + error + "\n");
   }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent --json-schema=").status == 2);
   folder.write("a.json", "{}");
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, options).status == 1);  // there is no such model
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, options + " --min-new-tokens 2").err ==

@@ -177,6 +177,42 @@ TEST_CASE("combinations that are not built are refused") {
     CAPTURE(schema);
     CHECK(error_of(schema).starts_with("the schema cannot be used at "));
   }
+  const std::string at = "the schema cannot be used at ";
+  const std::string large = ": bounds beyond 1e15 are not supported";
+  const std::string fraction = ": for numbers with a fraction, only whole bounds are supported";
+  const std::string length = ": beside minLength or maxLength, it is not supported";
+  const std::string more = "/minProperties: it is not supported above the number of required properties";
+  const std::string fewer = "/maxProperties: it is not supported below the number of properties";
+  const std::string closed =
+      R"({"type": "object", "additionalProperties": false, "properties": {"a": {}, "b": {}}, )";
+  for (const auto& [schema, error] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"type": "integer", "minimum": 1000000000000000})", ""},
+           {R"({"type": "integer", "minimum": 1000000000000001})", "/minimum" + large},
+           {R"({"type": "integer", "maximum": -1000000000000000})", ""},
+           {R"({"type": "integer", "maximum": -1000000000000001})", "/maximum" + large},
+           {R"({"type": "number", "minimum": 0.5})", "/minimum" + fraction},
+           {R"({"type": "number", "maximum": -0.5})", "/maximum" + fraction},
+           {R"({"type": "integer", "maximum": 0.5})", ""},
+           {R"({"pattern": "a", "maxLength": 3})", "/pattern" + length},
+           {R"({"pattern": "a", "minLength": 1})", "/pattern" + length},
+           {R"({"pattern": "a", "minLength": 0})", ""},
+           {R"({"format": "date", "maxLength": 0})", "/format" + length},
+           {R"({"format": "uri"})",
+            "/format: of the formats, there are date, time, date-time, uuid, ipv4 and email"},
+           {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})",
+            "/allOf/0/pattern: two patterns or formats for one string are not supported"},
+           {R"({"allOf": [{"pattern": "a"}, {"pattern": "a"}]})", ""},
+           {closed + R"("required": ["a"], "minProperties": 1})", ""},
+           {closed + R"("required": ["a"], "minProperties": 2})", more},
+           {closed + R"("maxProperties": 2})", ""},
+           {closed + R"("maxProperties": 1})", fewer},
+           {R"({"type": "object", "properties": {"a": {}}, "maxProperties": 1})", fewer},
+           {R"({"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "x", "items": {}}}})",
+            "/$ref: a schema with an $id of its own lies on the way"},
+           {R"({"$ref": "#/properties/$id", "properties": {"$id": {"type": "null"}}})", ""}}) {
+    CAPTURE(schema);
+    CHECK(error_of(schema) == (error.empty() ? "" : at + error));
+  }
   CHECK(error_of(R"({"enum": [9e15]})").ends_with("a number above 9e15 in an enum may be rounded"));
   CHECK(error_of(R"({"enum": [8999999999999999.0]})") == "");
   CHECK(error_of(R"({"pattern": "[a"})") ==

@@ -137,6 +137,8 @@ TEST_CASE("no pattern makes a large tree") {
   CHECK(refusal("(){99999}").ends_with(many));
   CHECK(refusal(std::string(30'000, 'a')).ends_with(many));
   CHECK(refusal("a{1,30000}").ends_with(many));
+  CHECK(refusal("|a{24996}") == "");  // two parts a letter, one an alternative, and some around them: 50,000
+  CHECK(refusal("||a{24996}").ends_with(many));
   CHECK(refusal("a{1,2000}") == "");
   CHECK(refusal(".{0,1000}") == "");
   const auto nested = [](int depth) { return std::string(depth, '(') + "a" + std::string(depth, ')'); };

@@ -258,6 +258,11 @@ TEST_CASE("what a file leaves out has Hugging Face's default, and more than is r
     "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
     "special_tokens": {"<x>": {"id": "<x>", "ids": [1], "tokens": ["a"]}}})");
   CHECK(made_of(begin).encode_prompt("").front() == 1);
+  json& single = begin["post_processor"]["single"];
+  json twice = begin;
+  twice["post_processor"]["single"] = {single[0], single[0], single[1]};
+  CHECK(
+      says(error_of(twice), "single[1].SpecialToken.id", "and only one token is supported before the text"));
   begin["post_processor"]["special_tokens"]["<x>"]["ids"] = {1, 2};
   CHECK(says(error_of(begin), "ids", "not a list of one id"));
   for (const auto& [scheme, drops] :
@@ -474,6 +479,27 @@ TEST_CASE("a tokenizer of another type is refused with the file, the key and the
   CHECK(says(error_with("gpt2", "/decoder", {{"type", "WordPiece"}}), file, "decoder.type", "WordPiece"));
   CHECK(says(error_with("gpt2", "/model/dropout", 0.1), file, "model.dropout is 0.1"));
   CHECK(says(error_with("gpt2", "/model/end_of_word_suffix", "</w>"), file, "end_of_word_suffix", "</w>"));
+  CHECK(says(error_with("gpt2", "/model/continuing_subword_prefix", "##"), file,
+             "model.continuing_subword_prefix is \"##\", and only an empty one is supported"));
+  CHECK(error_with("gpt2", "/model/dropout", 0.0) == "");
+  CHECK(says(error_with("gpt2", "/decoder", nullptr), file, "decoder is null, not ByteLevel"));
+  CHECK(says(error_with("llama-2", "/decoder", nullptr), "without ByteFallback nothing is supported"));
+  for (const auto& [part, type] : {std::pair{0, "ByteFallback"}, std::pair{1, "Fuse"}})
+    CHECK(says(error_with("llama-2", fmt::format("/decoder/decoders/{}/type", part).c_str(), type),
+               "and without ByteFallback and U+2581 nothing is supported"));
+  CHECK(says(error_with("llama-2", "/decoder/decoders/2/type", "WordPiece"), "decoder.decoders[2].type",
+             "only Replace, ByteFallback, Fuse, Strip and Metaspace"));
+  CHECK(says(error_with("llama-2", "/decoder/decoders/0/pattern/String", "_"), "decoder.decoders[0].pattern",
+             "and only U+2581 is supported"));
+  for (const char* place : {"/decoder/decoders/0/content", "/decoder/decoders/3/content"})
+    CHECK(says(error_with("llama-2", place, "_"), "content is \"_\", and only a space is supported"));
+  for (const char* pattern : {"Regex", "String"})
+    CHECK(says(error_with("llama-2", "/normalizer/normalizers/1/pattern", {{pattern, ""}}),
+               "normalizer.normalizers[1].pattern", "and only a String can be replaced"));
+  CHECK(says(error_with("metaspace-always", "/pre_tokenizer/replacement", "_"),
+             "pre_tokenizer.replacement is \"_\", and only U+2581 is supported"));
+  CHECK(says(error_with("metaspace-always", "/pre_tokenizer/prepend_scheme", "last"),
+             "pre_tokenizer.prepend_scheme is \"last\", not always, first or never"));
   CHECK(says(error_with("gpt2", "/model/unheard_of", true), file, "model.unheard_of is true"));
   CHECK(says(error_with("gpt2", "/unheard_of", 3), file, "unheard_of is 3"));
   CHECK(says(error_with("gpt2", "/model/byte_fallback", true), file, "model.byte_fallback is true"));

@@ -355,6 +355,9 @@ TEST_CASE("log-probabilities are of the tokens that are shown, with their true b
     CHECK(bytes == "\xf0\x9f\xa6\x8a!");
     CHECK(contains(told[0]["token"].get<std::string>(), "\xEF\xBF\xBD"));
   }
+  Answer begun(R"(, "logprobs": true, "stream": true)");
+  begun.add({half[0]});  // it completes no character, but nothing can take it back
+  CHECK(begun.client->events().back()["choices"][0]["logprobs"]["content"].size() == 1);
 }
 
 TEST_CASE("log-probabilities that wait for the end come before its reason, and once") {

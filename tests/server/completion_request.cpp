@@ -66,6 +66,7 @@ TEST_CASE("--cors-origin is compared as browsers send it, and what they never se
                                           {"http://localhost:3000", "http://localhost:3000"},
                                           {"http://[::1]:80", "http://[::1]"},
                                           {"http://[::1]:8080/", "http://[::1]:8080"},
+                                          {"http://a.b:65535", "http://a.b:65535"},
                                           {"chrome-extension://abc", "chrome-extension://abc"}}) {
     CAPTURE(given);
     CHECK(origin_of(given) == origin);

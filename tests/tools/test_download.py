@@ -1,6 +1,7 @@
 """tools/download against a small hub on this machine, which can misbehave in every way that it must survive."""
 
 import contextlib
+import errno
 import hashlib
 import http.server
 import io
@@ -284,6 +285,22 @@ class Download(Limited):
             self.assert_refused(self.download(), "has room for")
         with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=len(WEIGHTS))):
             self.assert_complete(self.download())
+
+    def test_what_the_system_refuses_is_one_sentence(self):
+        for code, sentence in ((errno.ENOSPC, "the disk is full; make room and run the same command again"),
+                               (errno.EDQUOT, "the disk is full; make room and run the same command again"),
+                               (errno.EROFS, "Read-only file system")):
+            with unittest.mock.patch("os.fsync", side_effect=OSError(code, os.strerror(code), "the part")):
+                status, said = self.download()
+                self.assertEqual((status, said.splitlines()[-1]), (1, f"the part: {sentence}."))
+
+    def test_without_a_folder_a_model_goes_to_the_one_of_its_name(self):
+        for name, folder in (("gpt2", "gpt2"), ("Qwen/Qwen3-4B", "Qwen3-4B")):
+            tool = load("download")
+            with unittest.mock.patch.object(tool, "fetch_model", side_effect=KeyboardInterrupt) as fetched, \
+                    unittest.mock.patch.object(Path, "mkdir"), contextlib.redirect_stderr(io.StringIO()):
+                tool.main([name])
+            self.assertEqual(fetched.call_args.args[:2], (name, Path(tool.__file__).resolve().parent.parent / "models" / folder))
 
     def test_control_c_keeps_the_part(self):
         with unittest.mock.patch.dict(os.environ, {"HF_ENDPOINT": self.hub.url, "no_proxy": "127.0.0.1"}), \

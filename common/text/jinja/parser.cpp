@@ -23,11 +23,7 @@ class Parser {
  public:
   explicit Parser(std::string_view source) : tokens_(tokenize(source)) {}
 
-  std::vector<Node> run() {
-    std::vector<Node> body = statements({});
-    if (now().kind != Kind::kEnd) fail(fmt::format("has the tag {}, which closes nothing", shown(now())));
-    return body;
-  }
+  std::vector<Node> run() { return statements({}); }
 
  private:
   /// Counts how deeply the parser itself is nested.
