@@ -3,9 +3,9 @@
 #include <deque>
 #include <optional>
 
+#include "bench/cpu_peaks.h"
 #include "bench/library_product.h"
 #include "bench/machine.h"
-#include "bench/peaks.h"
 #include "bench/timing.h"
 #include "bench/work.h"
 #include "common/base/error.h"

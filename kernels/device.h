@@ -144,7 +144,7 @@ class Device {
     copy_to_host(source, std::as_writable_bytes(destination));
   }
 
-  /// The elements of a float32 tensor, for the host to read and change: in place if possible, otherwise
+  /// The elements of a float32 tensor, for the host to read: in place if possible, otherwise
   /// copied into `memory`, which grows if it is too small.
   virtual std::span<const float> to_host(const Tensor& source, Tensor& memory) = 0;
 
@@ -210,9 +210,9 @@ class Device {
                       Epilogue epilogue, Tensor& out) = 0;
 
   /// [q | k | v] = norm(x) W + b in one product as in `linear`, where W is [width, 3 width], with as many key
-  /// heads as query heads. The queries go to `queries` [n_tokens, width]; keys and values go straight to the
-  /// row and position of each token, rounded to their dtype. No two tokens may have the same position in a
-  /// row.
+  /// heads as query heads. The bias, [3 width], is never empty. The queries go to `queries` [n_tokens,
+  /// width]; keys and values go straight to the row and position of each token, rounded to their dtype. No
+  /// two tokens may have the same position in a row.
   virtual void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                const Tensor& bias, Tensor& queries, KeysValues& keys_values) = 0;
 
@@ -237,7 +237,7 @@ class Device {
 
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h. Copies
   /// keys or values from one cache to another or, inside one, towards its start (then from_first >=
-  /// to_first). Both are [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may
+  /// to_first). Both are [n_rows, n_kv_head, capacity, head_size], of the same dtype; their capacities may
   /// differ.
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                       std::int64_t to_first) {
@@ -267,7 +267,7 @@ class Device {
 
   /// Links this device to those of all other ranks, for the calls below. Every rank makes the same calls in
   /// the same order, but for send and receive, and outside of run(). A device that is linked stays so. Throws
-  /// std::runtime_error where the link fails.
+  /// std::runtime_error where the link fails, and std::logic_error unless can_join().
   virtual void join(const DeviceRank& /*own*/) { throw_alone(); }
 
   /// Whether `join` has linked it.

@@ -111,7 +111,7 @@ std::shared_ptr<void> Arena::allocate(std::size_t bytes) {
   return piece;
 }
 
-bool request_matrix_registers() {
+bool request_amx() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

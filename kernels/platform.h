@@ -1,4 +1,5 @@
-// The operating system: all differences between Linux, macOS and Windows are in platform.cpp, and only there.
+// The operating system: memory, files, processors and terminals differ between Linux, macOS and Windows in
+// platform.cpp. (Signals and the watch over other processes are Unix's: common/parallel and common/server.)
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ namespace staircase::platform {
 /// How many processors this process may run on: taskset and containers restrict them.
 int processors();
 
-/// Bytes of memory that this machine has; some systems reserve more than that without a word.
+/// Bytes of memory that this machine has, SIZE_MAX if that is unknown; some systems reserve more than that
+/// without a word.
 std::size_t memory_size();
 
 /// At least `bytes` of memory: huge pages if it fills one, otherwise whole cache lines. Throws
@@ -37,7 +39,7 @@ class Arena {
 
 /// Requests the registers of AMX: Linux grants them to a process only then, since they slow down every switch
 /// between threads. Returns false if they are unavailable.
-bool request_matrix_registers();
+bool request_amx();
 
 /// A file's bytes, which the system reads on access; empty for an empty file. Throws std::system_error. Bytes
 /// that cannot be read later, since the file became shorter or the disk fails, end the process: it writes

@@ -48,7 +48,7 @@ constexpr std::int64_t kGroup = 64;
 constexpr std::int64_t kInt4Group = 32;
 
 /// Whether weights of that type share scales in groups.
-constexpr bool in_groups(DType dtype) {
+constexpr bool is_quantized(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt4;
 }
 

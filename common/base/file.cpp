@@ -42,7 +42,7 @@ bool is_there(const std::filesystem::path& file) {
   return std::filesystem::status(file, ignored).type() != std::filesystem::file_type::not_found;
 }
 
-void refuse_pointer(std::string_view content, const std::string& file) {
+void refuse_lfs_pointer(std::string_view content, const std::string& file) {
   if (content.starts_with("version https://git-lfs.github.com/spec/")) {
     throw Error("{} is only a pointer of git-lfs to the file; \"git lfs pull\" fetches the file itself",
                 file);
@@ -67,7 +67,7 @@ std::string read_text_file(const std::filesystem::path& file) {
 std::string read_file(const std::filesystem::path& file) {
   require_file(file);
   std::string content = bytes_of(file);
-  refuse_pointer(content, typed(file.string()));
+  refuse_lfs_pointer(content, typed(file.string()));
   return content;
 }
 

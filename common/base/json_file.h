@@ -1,6 +1,6 @@
 // JSON, checked more strictly than its parser does: a document that the parser would accept and misread is an
-// error that names the file. Only sources include this header, and it is not installed: users of the library
-// do not depend on our JSON parser.
+// error that names the file. No installed header includes this one: users of the library do not depend on
+// our JSON parser.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Options from a JSON object: the key max_new_tokens sets what --max-new-tokens would. Only sources include
-// this, no header.
+// Options from a JSON object: the key max_new_tokens sets what --max-new-tokens would. No installed header
+// includes this one.
 #pragma once
 
 #include <fmt/ranges.h>

@@ -21,18 +21,18 @@ inline bool& quiet() {
 /// One line or several; control characters in them are escaped.
 inline void say(const std::string& lines) {
   if (quiet()) return;
-  std::fputs((harmless(lines, true) + "\n").c_str(), stderr);
+  std::fputs((printable(lines, true) + "\n").c_str(), stderr);
 }
 
 /// Why something was not done: one line, whatever the message holds.
 inline void say_error(const std::string& message) {
-  say("error: " + harmless(message));
+  say("error: " + printable(message));
 }
 
 /// Something looks like a mistake, but the program goes on.
 template <typename... Args>
 void warn(fmt::format_string<Args...> format, Args&&... args) {
-  say("warning: " + harmless(fmt::format(format, std::forward<Args>(args)...)));
+  say("warning: " + printable(fmt::format(format, std::forward<Args>(args)...)));
 }
 
 }  // namespace staircase

@@ -147,7 +147,8 @@ class OptionSink {
   std::vector<std::pair<std::function<bool()>, std::string>> warnings_;
 };
 
-/// Throws UsageError with the option, its value and the range unless all numbers in `value` are valid.
+/// Throws UsageError, "top_k is -1, but it must be 0 or more", unless all numbers in `value` are valid. A
+/// bounded list of texts must have no empty one.
 void require_range(std::string_view name, const OptionValue& value, const Range& range);
 
 /// a · b, where neither is below 0: how many `things` two options make together. Throws UsageError if an int

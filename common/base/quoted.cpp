@@ -45,7 +45,7 @@ std::string in_json(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::string harmless(std::string_view bytes, bool has_lines) {
+std::string printable(std::string_view bytes, bool has_lines) {
   std::string text = json::parse(in_json(bytes));
   if (!has_utf8()) text = in_ascii(std::move(text));
   std::string result;
@@ -75,7 +75,7 @@ std::string quoted(const std::string& text, std::size_t longest) {
   std::string shown = text.substr(0, end);
   if (end < text.size()) shown += "...";
   // JSON escapes only the first 32 characters.
-  return harmless(in_json(shown));
+  return printable(in_json(shown));
 }
 
 std::string typed(std::string_view text) {

@@ -18,7 +18,7 @@ std::string typed(std::string_view text);
 
 /// `bytes` as UTF-8 without control characters, which a terminal would obey: they are escaped, and so are
 /// line breaks unless the text `has_lines`. Invalid UTF-8 becomes U+FFFD, since some terminals obey 0x9b,
-/// too.
-std::string harmless(std::string_view bytes, bool has_lines = false);
+/// too. Where the locale is not UTF-8, the few signs that our own lines draw with become ASCII: × an x.
+std::string printable(std::string_view bytes, bool has_lines = false);
 
 }  // namespace staircase

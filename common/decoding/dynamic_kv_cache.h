@@ -28,7 +28,7 @@ class DynamicKvCache : public KvCache {
   CacheUse use() const override { return use_; }
 
  private:
-  /// Keys or values of one layer, [1, n_head, length, head_size], with room for `count` more positions.
+  /// Keys or values of one layer, [1, n_kv_head, length, head_size], with room for `count` more positions.
   Tensor grown(const Tensor& old, int count) {
     const int capacity = length_ + count;
     Tensor larger = model_.device().allocate(model_.kv_dtype(), model_.kv_shape(1, capacity));

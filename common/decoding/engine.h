@@ -1,5 +1,6 @@
-// What a scheduler needs from a model and its cache. Each cache has an engine, the tests have a toy, and a
-// simulation has one whose passes only take time. So the interface is given, and no lesson writes it.
+// What a scheduler needs from a model and its cache. The static and the paged cache have an engine, the tests
+// have a toy, and a simulation has one whose passes only take time. So the interface is given, and no lesson
+// writes it.
 #pragma once
 
 #include <span>

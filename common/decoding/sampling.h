@@ -60,8 +60,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// Subtracts the penalty from the logit of each token that occurs in the prompt or the output, once (OpenAI's
-/// API reference, "Frequency and presence penalties").
+/// Subtracts the penalty from the logit of each token that occurs in `tokens`, once (OpenAI's API reference,
+/// "Frequency and presence penalties"). logits [vocab_size].
 inline void apply_presence_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
   std::vector<bool> seen(logits.size());
   for (const int token : tokens) {
@@ -70,12 +70,12 @@ inline void apply_presence_penalty(std::span<float> logits, std::span<const int>
   }
 }
 
-/// Subtracts the penalty from the logit of a token each time that it occurs in the prompt or the output.
+/// Subtracts the penalty from the logit of a token each time that it occurs in `tokens`.
 inline void apply_frequency_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
   for (const int token : tokens) logits[token] -= penalty;
 }
 
-/// Makes each token that occurs in the prompt or the output less likely, once: divides a positive logit by
+/// Makes each token that occurs in `tokens` less likely, once: divides a positive logit by
 /// the penalty and multiplies a negative one. Keskar et al. (2019, section 4.1) divide both, but a negative
 /// logit would then grow.
 inline void apply_repetition_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {

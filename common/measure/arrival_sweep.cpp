@@ -23,12 +23,12 @@ void add_options(OptionSink& sink, SweepOptions& options) {
            at_least(1));
 }
 
-double sweep(const SweepOptions& options, const LoadOptions& load, int most_positions,
-             const std::function<Waiting(const std::vector<LoadedRequest>& requests)>& serve) {
+double sweep(const SweepOptions& options, const Workload& load, int most_positions,
+             const std::function<Waiting(const std::vector<RandomRequest>& requests)>& serve) {
   if (!options.folder.empty()) make_folder(options.folder);
-  LoadOptions queue = load;
+  Workload queue = load;
   queue.requests = std::min(load.requests, kQueueLength);
-  const double knee = queue.requests / serve(make_load(queue, kAllAtOnce, most_positions)).seconds;
+  const double knee = queue.requests / serve(random_requests(queue, kAllAtOnce, most_positions)).seconds;
   std::vector<double> rates(options.rates.begin(), options.rates.end());
   if (rates.empty()) {
     for (const double share : {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.1})
@@ -39,7 +39,7 @@ double sweep(const SweepOptions& options, const LoadOptions& load, int most_posi
   Plot plot{"How long a request waits", "requests per second", "milliseconds"};
   plot.series = {{"TTFT p50", {}}, {"TTFT p95", {}}, {"TTFT p99", {}}};
   for (const double rate : rates) {
-    const Waiting waiting = serve(make_load(load, rate, most_positions));
+    const Waiting waiting = serve(random_requests(load, rate, most_positions));
     std::vector<Table::Cell> cells{rate, rate / knee};
     for (const auto& times : {waiting.ttft, waiting.tpot}) {
       for (const double share : {0.5, 0.95, 0.99})

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/measure/load.h"
+#include "common/measure/workload.h"
 
 namespace staircase {
 
@@ -24,11 +24,11 @@ struct Waiting {
 };
 
 /// Serves requests that arrive at several rates, and prints how long they waited. The first run starts with
-/// all requests waiting, at least 20,000. The number that then ends in a second is the highest rate that can
+/// all requests waiting, at most 20,000. The number that then ends in a second is the highest rate that can
 /// be served, the knee. Above it the queue grows without bound. Writes capacity.csv, .json and .svg into the
 /// folder, if there is one. The plot has the rates below the knee, since above it the times depend on the
 /// number of requests. Returns the knee.
-double sweep(const SweepOptions& options, const LoadOptions& load, int most_positions,
-             const std::function<Waiting(const std::vector<LoadedRequest>& requests)>& serve);
+double sweep(const SweepOptions& options, const Workload& load, int most_positions,
+             const std::function<Waiting(const std::vector<RandomRequest>& requests)>& serve);
 
 }  // namespace staircase

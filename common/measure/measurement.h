@@ -72,7 +72,7 @@ class Progress {
   explicit Progress(int steps) : steps_(steps) {}
   ~Progress();
 
-  /// One step is done, and this comes next.
+  /// This step begins; the one before it, if any, is done.
   void next(const std::string& what);
 
  private:

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/decoding/engine.h"
-#include "common/measure/load.h"
+#include "common/measure/workload.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
 

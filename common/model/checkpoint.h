@@ -68,9 +68,10 @@ class Checkpoint {
   std::string readable_types() const;
 
   /// The tensor's numbers in Hugging Face's order, ready for a device that will store them as `dtype`.
-  /// Numbers that the file holds in this order are returned as stored. Others are widened to float32, or
-  /// converted from a quantized type to bfloat16 if the device stores that. A vector is one row; the rows of
-  /// any other tensor are all its dimensions but the last. Throws Error for a type that cannot be read.
+  /// Numbers of no quantized type that the file holds in this order are returned as stored. Others are
+  /// widened to float32, or converted from a quantized type to bfloat16 if the device stores that. A vector
+  /// is one row; the rows of any other tensor are all its dimensions but the last. Throws Error for a type
+  /// that cannot be read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
   /// The same for some rows and some columns, side by side. Reads only their numbers and the rest of their
@@ -81,7 +82,8 @@ class Checkpoint {
   /// From now on, the system reads only the parts of the files that `read` and `prefetch` name.
   void read_parts_only();
 
-  /// Lets the system begin to read these bytes of a tensor.
+  /// Lets the system begin to read these bytes of a tensor. Does nothing unless read_parts_only was called:
+  /// then the system reads ahead by itself.
   void prefetch(std::span<const std::byte> part) const;
 
   /// Releases the memory of the tensor's bytes, once its numbers are copied. They can be read again.

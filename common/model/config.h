@@ -75,7 +75,7 @@ struct ModelConfig {
 /// The type of keys and values for weights of that type: the same, or bfloat16 for int8 and int4, which
 /// attention does not take.
 constexpr DType kv_dtype(DType weights) {
-  return in_groups(weights) ? DType::kBFloat16 : weights;
+  return is_quantized(weights) ? DType::kBFloat16 : weights;
 }
 
 /// The type of the token embedding, which is also the output layer, for weights of that type. It is the same,

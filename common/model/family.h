@@ -22,8 +22,8 @@ class Network {
  public:
   virtual ~Network() = default;
 
-  /// From the tokens of the pass to its logits: operations only; only Pass::show and Pass::attend copy to the
-  /// host.
+  /// From the tokens of the pass to its logits: operations, and what Pass offers. Only Pass copies to the
+  /// host: for watchers, and between ranks whose devices are not linked.
   virtual void run(Pass& pass) const = 0;
 
   /// How positions rotate queries and keys: one for all layers, or one for each type of layers, all of one

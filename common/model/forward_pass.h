@@ -6,13 +6,15 @@
 #include <span>
 #include <string_view>
 
-#include "common/model/attention_weights.h"
+#include "common/model/attention_probe.h"
 #include "common/model/kv_cache.h"
 
 namespace staircase {
 
 /// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
-/// norm) and the values, [rows, n_embd], Gemma's before ln_f over the scale of its embeddings. For tests.
+/// norm) and the values, [rows, n_embd], Gemma's before ln_f over the scale of its embeddings. The rows are
+/// the new tokens of the pass, and from the last block on those alone whose logits are wanted. For tests and
+/// for the curious; each call copies them to the host.
 using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
 
 /// A forward pass of a model.

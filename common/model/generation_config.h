@@ -8,7 +8,8 @@
 
 namespace staircase {
 
-/// A setting by its name in transformers, with its value in JSON; "" stands for a list that no option takes.
+/// A setting by its name in transformers, or in a GGUF file if that is unknown, with its value in JSON; ""
+/// stands for a list that no option takes.
 struct GenerationSetting {
   std::string name, value;
   bool changes;  ///< whether the value changes a text

@@ -182,7 +182,7 @@ class Parser {
   };
 
   void check_magic_and_version() {
-    refuse_pointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}, file_);
+    refuse_lfs_pointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}, file_);
     const auto magic = reader_.take(4, "its first four bytes");
     if (std::memcmp(magic.data(), "GGUF", 4) != 0) {
       throw Error("{} does not begin with the letters GGUF: it is another kind of file", file_);

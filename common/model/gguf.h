@@ -40,7 +40,7 @@ struct GgufContents {
 /// Throws Error with one sentence that names `file` and the fault. The result refers to `whole_file`.
 GgufContents parse_gguf(std::span<const std::byte> whole_file, const std::string& file);
 
-/// Whether `name` names a GGUF file.
+/// Whether that path ends as those of GGUF files do: in .gguf, whatever the case.
 bool is_gguf(const std::filesystem::path& file);
 
 /// An open GGUF file, with its other parts if there are several. Movable, not copyable.
@@ -54,7 +54,7 @@ class GgufFile {
   /// any of them. Throws Error with one sentence that names the file and the fault.
   explicit GgufFile(const std::filesystem::path& file);
 
-  /// A file that is in memory already; `file` is for messages.
+  /// A file that is in memory already, for tests; `file` is for messages.
   GgufFile(GgufContents contents, std::filesystem::path file);
 
   const std::filesystem::path& file() const { return file_; }

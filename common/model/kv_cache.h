@@ -38,7 +38,8 @@ class KvCache {
   /// already checked that all of them fit into its context.
   virtual void append(int row, int count) = 0;
 
-  /// Keys and values of one layer, [n_rows, n_head, capacity, head_size] each. Valid until the next append.
+  /// Keys and values of one layer, [n_rows, n_kv_head, capacity, head_size] each; of a paged cache [n_blocks,
+  /// n_kv_head, block_size, head_size]. Valid until the next append.
   virtual KeysValues layer(int index) = 0;
 
   /// Removes everything from position `length` on: the roll-back after a rejected draft. A cache whose rows

@@ -17,7 +17,7 @@ struct LlamaWeights {
     Linear attention_output;    ///< [n_head head_size, n_embd]
     Norm attention_norm;        ///< of what attention adds
     Norm mlp_norm;
-    Linear mlp_input;         ///< [n_embd, 2 n_inner]: the gate and what it gates
+    Linear mlp_input;         ///< [n_embd, 2 n_inner or more]: the gate and what it gates, by kGateColumns
     Linear mlp_output;        ///< [n_inner, n_embd]
     Norm mlp_output_norm;     ///< of what the MLP adds
     std::int64_t rotary = 0;  ///< which of the network's

@@ -30,9 +30,10 @@ class Logits {
     read_ = std::move(read);
   }
 
+  /// How many numbers: rows · vocab_size.
   std::size_t size() const { return size_; }
 
-  /// Some whole rows.
+  /// Whole rows: both numbers are multiples of vocab_size.
   Logits subspan(std::size_t first, std::size_t count) const {
     Logits part = *this;
     part.first_ += first;

@@ -33,7 +33,7 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
 /// host does it, but only for whole blocks: the numbers of a matrix depend on the kind of the device.
 void join_devices(Device& device, Ranks& ranks, Split split) {
   const bool joins = device.can_join();
-  const auto other = ranks.first_other(joins ? 1 : 0);
+  const auto other = ranks.first_mismatch(joins ? 1 : 0);
   if (other && split == Split::kMatrices) {
     throw Error("rank {} computes on another kind of device than rank 0; --device cpu is the same for all",
                 *other);
@@ -98,7 +98,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   Checkpoint checkpoint = Checkpoint::open(path);
   if (ranks != nullptr) {
     checkpoint.read_parts_only();
-    if (const auto other = ranks->first_other(fingerprint(path, checkpoint, dtype))) {
+    if (const auto other = ranks->first_mismatch(fingerprint(path, checkpoint, dtype))) {
       throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);
     }

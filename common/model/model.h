@@ -38,10 +38,10 @@ DType weight_dtype(std::string_view name);
 class Model {
  public:
   /// Reads a model as Hugging Face stores it: a folder with config.json and the weights as safetensors, in
-  /// one file or in shards. The weights are kept on `device` in `dtype`. Warns about everything that the
-  /// model has no use for. Uses an output layer that differs from the token embedding. Throws Error with one
-  /// sentence for a missing or broken file, an unsupported family or setting, weights that contradict the
-  /// configuration, and non-finite weights.
+  /// one file or in shards; or a .gguf file. The weights are kept on `device` in `dtype`. Warns about
+  /// everything that the model has no use for. Uses an output layer that differs from the token embedding.
+  /// Throws Error with one sentence for a missing or broken file, an unsupported family or setting, weights
+  /// that contradict the configuration, and non-finite weights.
   static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device,
                     DType dtype = DType::kFloat32);
 
@@ -105,7 +105,8 @@ class Model {
 
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for an empty list, more than n_positions, an id outside the vocabulary, or a result that is
-  /// not finite. A cache that was given then holds what it held before.
+  /// not finite. A cache that was given then holds what it held before, down to whole blocks if it has
+  /// blocks, and the parts that check_between_parts has let through.
   std::span<const float> next_logits(std::span<const int> tokens);
 
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
@@ -141,9 +142,9 @@ class Model {
 
   void on_stage(OnStage on_stage) { on_stage_ = std::move(on_stage); }
 
-  /// Calls `after` for each forward pass from now on, which costs no copy. With a head, which the model
-  /// must have, it also gets what that head attends to; then the keys of its layer are copied to the host in
-  /// each pass.
+  /// Calls `after` for each forward pass from now on. It gets all logits, so they are copied to the host in
+  /// each pass, by lazy_logits as well. With a head, which the model must have, it also gets what that head
+  /// attends to; then the keys of its layer are copied, too.
   void after_pass(std::function<void(const ForwardPass& pass)> after, std::optional<AttentionHead> head = {});
 
   /// Shows each forward pass from now on before it is computed, so without logits. The cache has room for it.

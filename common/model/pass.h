@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/attention_weights.h"
+#include "common/model/attention_probe.h"
 #include "common/model/model.h"
 #include "common/model/rotary.h"
 #include "common/model/share.h"

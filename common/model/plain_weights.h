@@ -35,7 +35,7 @@ enum class Extra {
 ///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
 ///
 /// and the same with .bias if the family has one. The other families' names are translated; queries, keys and
-/// values are separate; and a matrix has a row for each input, however the file stores it.
+/// values are separate; and each matrix above has the order of its shape here, however the file stores it.
 ///
 /// Throws Error for a model of another family, for a file that cannot be read, and for an extra that the
 /// model has and the pass does not.

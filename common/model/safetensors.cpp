@@ -134,7 +134,7 @@ Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::stri
   if (whole_file.size() < kLengthBytes) {
     throw Error("{} is {} bytes long, too short for a safetensors file", file, whole_file.size());
   }
-  refuse_pointer({reinterpret_cast<const char*>(whole_file.data()), whole_file.size()}, file);
+  refuse_lfs_pointer({reinterpret_cast<const char*>(whole_file.data()), whole_file.size()}, file);
   std::uint64_t header_length = 0;
   std::memcpy(&header_length, whole_file.data(), kLengthBytes);
   const std::uint64_t available = whole_file.size() - kLengthBytes;

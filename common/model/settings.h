@@ -1,5 +1,5 @@
-// The settings of a model, one at a time, as config.json or a GGUF file states them. Only sources include
-// this header, and it is not installed: users of the library do not depend on our JSON parser.
+// The settings of a model, one at a time, as config.json or a GGUF file states them. No installed header
+// includes this one: users of the library do not depend on our JSON parser.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ void check_overlaps(const std::map<std::string, StoredTensor, std::less<>>& tens
 MappedFile::MappedFile(const std::filesystem::path& file) : file_(file) {
   require_file(file);
   try {
-    bytes_ = platform::map_file(file, "error: " + harmless(became_shorter(file)) + "\n");
+    bytes_ = platform::map_file(file, "error: " + printable(became_shorter(file)) + "\n");
   } catch (const std::system_error& fault) {
     throw Error("{} cannot be read: {}", file.string(), fault.code().message());
   }

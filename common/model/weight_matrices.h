@@ -14,7 +14,8 @@ namespace staircase {
 
 /// A weight matrix on the host, in the layout of the products: the inputs of an output are adjacent.
 struct WeightMatrix {
-  std::string name;           ///< as in the file, without prefix: "h.0.attn.c_attn.weight"
+  std::string name;           ///< as in a Hugging Face file, without prefix: "h.0.attn.c_attn.weight"; of
+                              ///< parts in one matrix, qkv_proj and gate_up_proj
   std::size_t inputs = 0;     ///< weights of an output
   std::vector<float> values;  ///< [outputs, inputs]
 };
@@ -28,8 +29,9 @@ void for_each_matrix(const Model& model, const std::function<void(const WeightMa
 Model with_matrices(const Model& model,
                     const std::function<std::vector<float>(const WeightMatrix& matrix)>& change);
 
-/// All tensors of the model's files in float32, as the files store them, by their names without a prefix:
-/// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
+/// The readable tensors of the model's files in float32, in Hugging Face's order and by its names without a
+/// prefix: "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other
+/// names.
 std::map<std::string, std::vector<float>> stored_weights(const Model& model, std::string_view family);
 
 }  // namespace staircase

@@ -15,7 +15,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
-#include "common/parallel/neighbours.h"
+#include "common/parallel/rank_monitor.h"
 #include "common/parallel/wait_limit.h"
 #endif
 
@@ -35,16 +35,16 @@ int number_of(int (*ask)(MPI_Comm, int*)) {
 }
 
 /// The ranks that share this machine with this one, which is left out.
-std::vector<Neighbours::Process> others_of_machine(int rank) {
+std::vector<RankMonitor::Process> others_of_machine(int rank) {
   MPI_Comm machine = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
   int size = 0;
   MPI_Comm_size(machine, &size);
-  const Neighbours::Process own{rank, Neighbours::own_id()};
-  std::vector<Neighbours::Process> all(static_cast<std::size_t>(size));
+  const RankMonitor::Process own{rank, RankMonitor::own_id()};
+  std::vector<RankMonitor::Process> all(static_cast<std::size_t>(size));
   MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, machine);
   MPI_Comm_free(&machine);
-  std::erase_if(all, [&](const Neighbours::Process& one) { return one.rank == rank; });
+  std::erase_if(all, [&](const RankMonitor::Process& one) { return one.rank == rank; });
   return all;
 }
 
@@ -52,23 +52,23 @@ std::vector<Neighbours::Process> others_of_machine(int rank) {
 class MpiRanks : public Ranks {
  public:
   MpiRanks() : Ranks(number_of(MPI_Comm_rank), number_of(MPI_Comm_size)) {
-    neighbours_.emplace(rank(), others_of_machine(rank()));
+    monitor_.emplace(rank(), others_of_machine(rank()));
     MPI_Barrier(MPI_COMM_WORLD);
   }
   MpiRanks(const MpiRanks&) = delete;
   MpiRanks& operator=(const MpiRanks&) = delete;
   ~MpiRanks() override {
     for (Message& message : sent_) MPI_Wait(&message.request, MPI_STATUS_IGNORE);
-    neighbours_.reset();  // from here on they may end
+    monitor_.reset();  // from here on they may end
     MPI_Finalize();
   }
 
   void abort(int status) override {
-    neighbours_->notify();
+    monitor_->notify();
     MPI_Abort(MPI_COMM_WORLD, status);
   }
 
-  bool is_aborting() const override { return Neighbours::is_notified(); }
+  bool is_aborting() const override { return RankMonitor::is_notified(); }
 
   void barrier() override {
     if (limit_ && rank() == 0) limit_->begin(true);
@@ -93,15 +93,15 @@ class MpiRanks : public Ranks {
     if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : rank() == 1 ? 1300 : 1800);
     const auto give_up = [this, limit] {
       if (gives_up_.exchange(true)) return;  // two threads may notice it
-      quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_notified();
-      neighbours_->notify();
+      quiet() = rank() > 1 || RankMonitor::has_signal() || RankMonitor::is_notified();
+      monitor_->notify();
       say_error(fmt::format(
           "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
       std::_Exit(1);  // the thread that may call MPI is the one that waits
     };
-    // These ranks wait in `meet` without a limit: rank 0 may have no request for hours.
-    if (rank() > 0) neighbours_->follow_rank_0(limit, give_up);
+    // These ranks wait in `barrier` without a limit: rank 0 may have no request for hours.
+    if (rank() > 0) monitor_->follow_rank_0(limit, give_up);
     limit_.emplace(limit, give_up);
   }
 
@@ -154,7 +154,7 @@ class MpiRanks : public Ranks {
   }
 
   std::vector<Message> sent_;
-  std::optional<Neighbours> neighbours_;
+  std::optional<RankMonitor> monitor_;
   std::atomic<bool> gives_up_ = false;
   std::optional<WaitLimit> limit_;
 };
@@ -176,12 +176,12 @@ std::string own_gpu(const std::optional<std::string>& visible, int number) {
 
 std::unique_ptr<Ranks> started_ranks() {
 #if STAIRCASE_MPI
-  if (started_copies() > 1) {
+  if (launched_size() > 1) {
     constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
     const char* const visible = std::getenv(kVisible);
-    platform::set_environment(
-        kVisible,
-        own_gpu(visible == nullptr ? std::nullopt : std::optional<std::string>(visible), started_number()));
+    platform::set_environment(kVisible,
+                              own_gpu(visible == nullptr ? std::nullopt : std::optional<std::string>(visible),
+                                      launched_local_rank()));
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED,
                     &provided);  // one thread calls MPI, others compute

@@ -76,7 +76,7 @@ std::string Ranks::broadcast(const std::string& text) {
   return all.substr(0, sizes[0]);
 }
 
-std::optional<int> Ranks::first_other(std::uint64_t number) {
+std::optional<int> Ranks::first_mismatch(std::uint64_t number) {
   std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size_));
   gather(std::as_bytes(std::span(&number, 1)), std::as_writable_bytes(std::span(numbers)));
   const auto other = std::ranges::find_if(numbers, [&](std::uint64_t one) { return one != numbers[0]; });
@@ -106,22 +106,22 @@ void Ranks::receive(std::span<float> numbers, int from) {
 }
 
 void Ranks::barrier() {
-  first_other(0);
+  first_mismatch(0);
 }
 
 void SingleRank::exchange(std::span<const std::byte> own, std::span<std::byte> all) {
   std::ranges::copy(own, all.begin());
 }
 
-int started_copies() {
+int launched_size() {
   return number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1);
 }
 
-int started_rank() {
+int launched_rank() {
   return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0);
 }
 
-int started_number() {
+int launched_local_rank() {
   return number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0);
 }
 

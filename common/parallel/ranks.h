@@ -34,7 +34,7 @@ class Ranks {
   std::string broadcast(const std::string& text);
 
   /// The first rank whose number is not that of rank 0, if there is one.
-  std::optional<int> first_other(std::uint64_t number);
+  std::optional<int> first_mismatch(std::uint64_t number);
 
   /// Copies the numbers for rank `to`, another one, and returns at once; they arrive in the order of the
   /// calls.
@@ -100,12 +100,12 @@ class SingleRank : public Ranks {
 };
 
 /// The number of copies of this program that mpirun has started, from the environment; 1 without mpirun.
-int started_copies();
+int launched_size();
 
 /// The number of this copy among them.
-int started_rank();
+int launched_rank();
 
 /// Its number among the copies on its machine.
-int started_number();
+int launched_local_rank();
 
 }  // namespace staircase

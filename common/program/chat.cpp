@@ -32,7 +32,7 @@ std::string shown(const std::string& text) {
   std::size_t begin = 0;
   for (std::size_t tab = text.find('\t'); begin <= text.size(); tab = text.find('\t', begin)) {
     const std::size_t end = std::min(tab, text.size());
-    safe += harmless(text.substr(begin, end - begin), true);
+    safe += printable(text.substr(begin, end - begin), true);
     if (end < text.size()) safe += '\t';
     begin = end + 1;
   }
@@ -45,7 +45,7 @@ ChatOutput output_to(bool terminal, bool notes_use) {
   output.print = [terminal](const std::string& text) { print(terminal ? shown(text) : text); };
   output.note = [colours](const std::string& line) {
     if (!colours) return say(line);
-    std::fputs(("\x1b[2m" + harmless(line, true) + "\x1b[0m\n").c_str(), stderr);
+    std::fputs(("\x1b[2m" + printable(line, true) + "\x1b[0m\n").c_str(), stderr);
   };
   output.check = [] {
     if (interrupted != 0) throw AnswerInterrupted();

@@ -48,10 +48,11 @@ class ChatSession {
   /// /exit.
   bool take(const std::string& line, bool pasted = false);
 
-  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged; so does
-  /// an interrupt before the answer's first character.
+  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged. An
+  /// interrupt before the answer's first character leaves it unchanged, too, and throws nothing.
   void ask(const std::string& question);
 
+  /// For tests.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:

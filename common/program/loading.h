@@ -22,8 +22,8 @@ struct NamedModel {
   Model model;
 };
 
-/// The tokenizer in a model's folder; tokens that only the model has are empty text. Throws Error if the
-/// tokenizer has tokens that the model lacks.
+/// The tokenizer in a model's folder or .gguf file; tokens that only the model has are empty text. Throws
+/// Error if the tokenizer has tokens that the model lacks.
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config);
 
 /// Where a model is, and what was typed for it.

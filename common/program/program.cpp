@@ -12,7 +12,7 @@
 #include "common/base/message.h"
 #include "common/base/quoted.h"
 #include "common/model/generation_config.h"
-#include "common/model/led_passes.h"
+#include "common/model/lead_passes.h"
 #include "common/model/model_folder.h"
 #include "common/program/chat_defaults.h"
 #include "common/program/command_line.h"
@@ -348,7 +348,7 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
   try {
     const auto help = impl_->command_line.parse(argc, argv, [&] { impl_->set_defaults(); });
     // Otherwise this rank would end, and the others wait for it.
-    if (const auto other = impl_->ranks->first_other(help ? 1 : 0)) {
+    if (const auto other = impl_->ranks->first_mismatch(help ? 1 : 0)) {
       throw UsageError(
           "rank {} has another --help than rank 0, where it is {}; all ranks need the same options", *other,
           help ? "true" : "off");

@@ -25,12 +25,12 @@ bool is_of_machine(const std::string& option) {
 }  // namespace
 
 void check_connected(const Ranks& ranks) {
-  if (started_copies() <= 1 || ranks.size() > 1) return;
-  quiet() = started_rank() > 0;
+  if (launched_size() <= 1 || ranks.size() > 1) return;
+  quiet() = launched_rank() > 0;
   throw UsageError(
       "mpirun has started {} copies of this program, but each would run alone: start it without "
       "mpirun, or run 98-tensor-parallel or a server, built with MPI",
-      started_copies());
+      launched_size());
 }
 
 void check_equal_start(Ranks& ranks, const OptionTexts& options) {
@@ -38,7 +38,7 @@ void check_equal_start(Ranks& ranks, const OptionTexts& options) {
   const auto other_rank = [&](std::string_view text) {
     Hash hash;
     hash.add(text);
-    return ranks.first_other(hash.value());
+    return ranks.first_mismatch(hash.value());
   };
   const std::filesystem::path program = platform::program();
   if (const auto other = other_rank(program.empty() ? "" : read_file(program))) {

@@ -47,7 +47,7 @@ Json vocabulary(const Tokenizer& tokenizer, int size) {
   return texts;
 }
 
-/// The row of these keys, [n_rows, n_head, capacity, head_size], that the view is, if it is one.
+/// The row of these keys, [n_rows, n_kv_head, capacity, head_size], that the view is, if it is one.
 std::optional<std::int64_t> row_of(const Tensor& view, const Tensor& keys) {
   if (keys.size() == 0) return {};
   const auto address = [](const Tensor& tensor) {

@@ -143,9 +143,9 @@ HttpFields Access::cross_origin_fields(const HttpRequest& request) const {
 HttpResponse Access::preflight(const HttpRequest& request) {
   return {.content_type = "text/plain; charset=utf-8",
           .fields = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
-                     {"Access-Control-Allow-Headers", request.asked_fields.empty()
+                     {"Access-Control-Allow-Headers", request.requested_headers.empty()
                                                           ? "Authorization, Content-Type, X-Request-Id"
-                                                          : request.asked_fields},
+                                                          : request.requested_headers},
                      {"Access-Control-Max-Age", "600"}}};
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/server/chat_prompts.h"
 #include "common/server/completion_request.h"
+#include "common/server/conversation.h"
 
 namespace staircase {
 

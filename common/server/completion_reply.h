@@ -41,7 +41,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   /// token. Returns false for nullptr: then they are not there yet.
   bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
 
-  /// How many tokens of a text's prompt were in the cache; before the first token.
+  /// How many tokens of a text's prompt were in the cache; before the first token. Of several texts of one
+  /// prompt, the first one counts.
   void add_cached(int text, int tokens);
 
   /// A new token of a text.

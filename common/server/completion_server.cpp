@@ -344,7 +344,7 @@ struct CompletionServer {
       service.cancel(reply);
     });
     const Admission admission = service.submit(request, reply);
-    if (admission == Admission::kTaken) {
+    if (admission == Admission::kAccepted) {
       metrics.count("staircase_texts", request.texts());
       for (const auto& prompt : request.prompts()) {
         metrics.count("staircase_prompt_tokens_total", static_cast<double>(prompt.size()));

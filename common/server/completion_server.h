@@ -8,9 +8,9 @@
 
 #include "common/base/options.h"
 #include "common/server/access.h"
-#include "common/server/chat_prompts.h"
 #include "common/server/completion_reply.h"
 #include "common/server/completion_request.h"
+#include "common/server/conversation.h"
 #include "common/server/metrics.h"
 
 namespace staircase {
@@ -27,9 +27,9 @@ void add_options(OptionSink& sink, ServerOptions& options);
 
 /// What happened to a request.
 enum class Admission {
-  kTaken,  ///< its reply gets the texts
-  kFull,   ///< too many texts wait already
-  kEnds,   ///< no more requests are accepted
+  kAccepted,      ///< its reply gets the texts
+  kFull,          ///< too many texts wait already
+  kShuttingDown,  ///< no more requests are accepted
 };
 
 /// Scores a prompt: its tokens with their log-probabilities, and those of this many most likely tokens at the
@@ -51,7 +51,7 @@ class CompletionService {
   /// grow on, and the reply drops them.
   virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
-  /// Accepts no more requests: SIGTERM or SIGINT has arrived.
+  /// Accepts no more requests: SIGTERM, SIGINT or SIGUSR1 has arrived.
   virtual void drain() = 0;
 
   /// Continues some texts, in the model thread. Waits if there is nothing to do; returns false when it was
@@ -90,10 +90,11 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
   return cache_metrics(engine, cache, cache.rows());
 }
 
-/// Serves until SIGTERM or SIGINT arrives and all earlier requests have their answers. This thread does the
-/// passes of the service and collects the metrics after each; another one serves the clients. Prints on
-/// standard output where it listens. Throws Error with one sentence if the port or the key file cannot be
-/// used. With `prompts` it also answers chats, and a third thread writes their prompts.
+/// Serves until SIGTERM, SIGINT or SIGUSR1 arrives and all earlier requests have their answers. This thread
+/// does the passes of the service and collects the metrics after each; another one serves the clients, and
+/// three more read requests, compile constraints and write the prompts of chats. Prints on standard output
+/// where it listens. Throws Error with one sentence if the port or the key file cannot be used. With
+/// `prompts` it also answers chats.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics = {},
                        ChatPrompts* prompts = nullptr);

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/server/chat_prompts.h"
+#include "common/server/conversation.h"
 
 namespace staircase {
 

@@ -19,8 +19,9 @@ struct HttpLimits {
   std::size_t body_bytes = 2 << 20;
   std::size_t ahead_bytes = 64 << 10;   ///< sent before the answer to the previous request
   std::size_t unread_bytes = 16 << 20;  ///< of a stream that the client does not read
-  std::chrono::milliseconds to_ask = std::chrono::seconds(15);   ///< until a request is complete
-  std::chrono::milliseconds to_take = std::chrono::seconds(30);  ///< until the client reads more of an answer
+  std::chrono::milliseconds request_timeout = std::chrono::seconds(15);  ///< until a request is complete
+  std::chrono::milliseconds write_timeout =
+      std::chrono::seconds(30);                                  ///< until the client reads more of an answer
   std::chrono::milliseconds between = std::chrono::seconds(75);  ///< between two requests of one connection
   std::chrono::milliseconds silence = std::chrono::seconds(10);  ///< of a stream, until the client gets a
                                                                  ///< sign of life
@@ -34,8 +35,8 @@ struct HttpRequest {
   std::string method = {}, path = {};  ///< the path without its query
   std::string host = {};               ///< with the port, as the client wrote it; empty if missing
   std::string content_type = {}, content_encoding = {}, authorization = {}, request_id = {};
-  std::string origin = {};        ///< of the calling page, from a browser
-  std::string asked_fields = {};  ///< that such a page is about to send
+  std::string origin = {};             ///< of the calling page, from a browser
+  std::string requested_headers = {};  ///< that such a page is about to send
   std::string body = {};
   int version = 11;  ///< 10 for HTTP/1.0
   bool keeps_alive = false;
@@ -70,7 +71,8 @@ bool is_id(std::string_view id);
 /// The answer to a rejected request: OpenAI's form of an error.
 HttpResponse error_response(const HttpError& error);
 
-/// A request, and the way back to the client. All of it belongs to the server thread, except `post`. A client
+/// A request, and the way back to the client. All of it belongs to the server thread, except `request`,
+/// `post` and `post_without_flush`, which any thread may call. A client
 /// has left when it has closed its end of the connection, or reads nothing for too long; from then on,
 /// everything sent is dropped.
 class Exchange {
@@ -94,7 +96,7 @@ class Exchange {
   /// Lets the server thread call `work` at the next flush. From any thread.
   virtual void post(std::function<void()> work) = 0;
 
-  /// The same without a flush, after the other clients have had their turn.
+  /// The same without a flush, after the other clients have had their turn. From any thread.
   virtual void post_without_flush(std::function<void()> work) = 0;
 };
 

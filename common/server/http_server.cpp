@@ -69,7 +69,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   }
 
   void begin() {
-    set_deadline(room_.limits.to_ask);
+    set_deadline(room_.limits.request_timeout);
     watch();
   }
 
@@ -88,7 +88,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     }
     if (!deadline_ || now < *deadline_) return;
     if (state_ == State::kReading) {
-      const double seconds = std::chrono::duration<double>(room_.limits.to_ask).count();
+      const double seconds = std::chrono::duration<double>(room_.limits.request_timeout).count();
       refuse(HttpError(408, fmt::format("the request was not complete after {:g} seconds", seconds)));
     } else {
       leave();
@@ -231,7 +231,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
       while (true) {
         const auto progress = reader_.read();
         if (progress == RequestReader::Progress::kNothing) return;
-        if (state_ == State::kIdle) set_deadline(room_.limits.to_ask);
+        if (state_ == State::kIdle) set_deadline(room_.limits.request_timeout);
         state_ = State::kReading;
         if (progress == RequestReader::Progress::kPart) return;
         if (progress == RequestReader::Progress::kWhole) return answer();
@@ -305,7 +305,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
       if (state_ == State::kEnding) after_the_answer();
       return;
     }
-    if (answers) set_deadline(room_.limits.to_take);
+    if (answers) set_deadline(room_.limits.write_timeout);
     const std::string& piece = waiting_.front();
     socket_.async_write_some(asio::buffer(piece.data() + sent_, std::min(piece.size() - sent_, kWrite)),
                              [self = shared_from_this()](error_code error, std::size_t count) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/server/chat_prompts.h"
+#include "common/server/conversation.h"
 
 namespace staircase {
 

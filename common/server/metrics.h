@@ -8,7 +8,8 @@
 
 namespace staircase {
 
-/// Families of values by name. From any thread.
+/// Families of values by name. After the declarations, from any thread. An undeclared name throws
+/// std::out_of_range.
 class Metrics {
  public:
   /// Each family is declared once, before its first value.

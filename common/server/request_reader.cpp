@@ -164,7 +164,7 @@ void RequestReader::read_header() {
   request_.content_encoding = text(http::field::content_encoding);
   request_.authorization = text(http::field::authorization);
   request_.origin = text(http::field::origin);
-  request_.asked_fields = text(http::field::access_control_request_headers);
+  request_.requested_headers = text(http::field::access_control_request_headers);
   request_.request_id = view(header["X-Request-Id"]);
   request_.keeps_alive = header.keep_alive();
   // HTTP/1.0 clients do not know 100-continue (RFC 9110, section 10.1.1).

@@ -43,7 +43,7 @@ class RequestReader {
   /// Bytes that were pushed and not yet read.
   std::size_t ahead() const { return input_.size(); }
 
-  /// Bytes that it holds at present.
+  /// Bytes that it holds at present. For tests.
   std::size_t held() const;
 
  private:

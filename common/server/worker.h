@@ -22,7 +22,7 @@ class Worker {
     wake_.notify_one();
   }
 
-  /// Drops the jobs that have not begun.
+  /// Drops the jobs that have not begun, and waits for the one that has.
   void stop() {
     std::deque<std::function<void()>> forgotten;
     {

@@ -1,5 +1,5 @@
-// A value in a JSON file that knows its file and its path there, so every error names both. Only sources
-// include this, like json_file.h.
+// A value in a JSON file that knows its file and its path there, so every error names both. No
+// installed header includes this one.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ class Parser {
  private:
   [[noreturn]] void fail(std::string_view what) const {
     constexpr std::size_t shown = 20;
-    const std::string at = rest_.empty() ? "at its end" : "before " + harmless(rest_.substr(0, shown));
+    const std::string at = rest_.empty() ? "at its end" : "before " + printable(rest_.substr(0, shown));
     throw UsageError("the regular expression cannot be read {}{}: {}", at, rest_.size() > shown ? "..." : "",
                      what);
   }

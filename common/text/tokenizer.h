@@ -16,9 +16,9 @@ namespace staircase {
 class Tokenizer {
  public:
   /// Reads the folder's tokenizer.json, otherwise vocab.json and merges.txt; then the additions of
-  /// tokenizer_config.json and added_tokens.json. Throws Error with one sentence for a missing or broken
-  /// file, and for unsupported settings.
-  /// Those of its added tokens that are among `ends`, which end a text, are special.
+  /// tokenizer_config.json, special_tokens_map.json and added_tokens.json. Or reads a .gguf file. Throws
+  /// Error with one sentence for a missing or broken file, and for unsupported settings. Those of its added
+  /// tokens that are among `ends`, which end a text, are special.
   static Tokenizer load(const std::filesystem::path& folder, std::span<const int> ends = {});
 
   /// `file` is for error messages.
@@ -60,6 +60,7 @@ class Tokenizer {
   std::string decode(std::span<const int> tokens) const;
 
   /// decode() for the first tokens of a text: SentencePiece puts a space in front, which is not part of it.
+  /// Tests compare it with transformers; programs stream the bytes of each token.
   std::string decode_whole(std::span<const int> tokens) const;
 
   /// Whether every id means the same bytes in both. Ids that only one of them has mean no bytes: models with

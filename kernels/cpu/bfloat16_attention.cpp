@@ -446,7 +446,7 @@ void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size) {
 /// The scores of a few queries. A tile has 16 keys as they are in the cache, so nothing is packed but the
 /// queries: the product is the transposed one.
 template <typename Ahead>
-void multiply_keys_by_matrices(Matrices& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
+void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
                                const Memory& memory, const Ahead& ahead_of) {
   const std::int64_t rows = tile.rows, width = memory.width, head_size = runs.head_size;
   // The sums are not in use yet: [width / 2, rows, 2] queries and [16, width] keys, if they need padding.
@@ -479,7 +479,7 @@ void multiply_keys_by_matrices(Matrices& matrices, const QueryTile& tile, const 
 
 /// sums = the weighted values of a few queries.
 template <typename Ahead>
-void add_values_by_matrices(Matrices& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
+void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
                             const Memory& memory, std::uint16_t* piece, const Ahead& ahead_of) {
   constexpr std::int64_t kPanelSize = kPiece * kPanel;
   const std::int64_t total = tile.seen(), width = memory.width;
@@ -498,7 +498,7 @@ void add_values_by_matrices(Matrices& matrices, const QueryTile& tile, const Run
   }
 }
 
-void multiply_packed_by_matrices(Matrices& matrices, const QueryTile& tile, const Memory& memory,
+void multiply_packed_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Memory& memory,
                                  const std::uint16_t* packed_keys) {
   const std::int64_t seen = tile.seen(), width = memory.width;
   for (std::int64_t p = 0; p < seen; p += kPanel) {
@@ -511,7 +511,7 @@ void multiply_packed_by_matrices(Matrices& matrices, const QueryTile& tile, cons
 }  // namespace
 
 std::int64_t packed_queries() {
-  return has_bfloat16_matrices(kFeatures) ? kMatrixRows : kTileQueries;
+  return has_amx_bfloat16(kFeatures) ? kMatrixRows : kTileQueries;
 }
 
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
@@ -535,8 +535,8 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
   };
   round_queries(tile, runs.head_size, memory);
   float inverse_sums[kMostQueries] = {};
-  if (has_bfloat16_matrices(kFeatures)) {
-    Matrices matrices;
+  if (has_amx_bfloat16(kFeatures)) {
+    AmxBFloat16 matrices;
     multiply_keys_by_matrices(matrices, tile, runs, memory, ahead_of);
     weigh(tile, runs.head_size, memory, inverse_sums);
     std::uint16_t* const piece = memory.weights + Memory::most_rows() * memory.stride;
@@ -583,8 +583,8 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
   packed_values += skipped * kPanel;
   const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
   round_queries(tile, head_size, memory);
-  if (has_bfloat16_matrices(kFeatures)) {
-    Matrices matrices;
+  if (has_amx_bfloat16(kFeatures)) {
+    AmxBFloat16 matrices;
     float inverse_sums[kMatrixRows] = {};
     multiply_packed_by_matrices(matrices, tile, memory, packed_keys);
     weigh(tile, head_size, memory, inverse_sums);

@@ -20,10 +20,10 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/amx_registers.h"
+#include "kernels/cpu/amx_shapes.h"
 #include "kernels/cpu/bfloat16_target.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/tile_registers.h"
-#include "kernels/cpu/tile_shapes.h"
 
 namespace staircase {
 namespace {
@@ -99,7 +99,7 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role) {
   return of_role.operator()<TileRole::kAlone>();
 }
 
-// ── Matrices ──
+// ── AMX ──
 
 namespace {
 
@@ -118,7 +118,7 @@ STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {
     shapes.row_bytes[t] = static_cast<std::uint16_t>(t == 4 ? 64 : columns * 4);
     shapes.rows[t] = kTile;
   }
-  load_tile_shapes(&shapes);
+  load_amx_shapes(&shapes);
 }
 
 constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
@@ -215,18 +215,18 @@ STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* 
 
 }  // namespace
 
-bool has_bfloat16_matrices(std::int64_t depth) {
-  static const bool has = has_tile_registers();
+bool has_amx_bfloat16(std::int64_t depth) {
+  static const bool has = has_amx();
   return has && depth % kDepth == 0;
 }
 
-Matrices::~Matrices() {
+AmxBFloat16::~AmxBFloat16() {
   if (shape_ != 0) release_tiles();
 }
 
-void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                        const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
-                        std::int64_t result_stride, bool adds) {
+void AmxBFloat16::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                           const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
+                           std::int64_t result_stride, bool adds) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
     (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result, adds);
@@ -249,9 +249,9 @@ void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int6
   compiler_barrier();
 }
 
-STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std::int64_t x_stride,
-                                                    const std::uint16_t* w, std::int64_t columns,
-                                                    std::int64_t depth, float* result) {
+STAIRCASE_AMX_TARGET void AmxBFloat16::multiply_narrow(const std::uint16_t* x, std::int64_t x_stride,
+                                                       const std::uint16_t* w, std::int64_t columns,
+                                                       std::int64_t depth, float* result) {
   if (shape_ != -columns) {
     shape_narrow_tiles(columns);
     shape_ = -columns;
@@ -281,16 +281,16 @@ BFloat16Tile bfloat16_tile(int, int, TileRole) {
   return nullptr;
 }
 
-bool has_bfloat16_matrices(std::int64_t) {
+bool has_amx_bfloat16(std::int64_t) {
   return false;
 }
 
-Matrices::~Matrices() = default;
+AmxBFloat16::~AmxBFloat16() = default;
 
-void Matrices::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                        std::int64_t, float*, std::int64_t, bool) {}
-void Matrices::multiply_narrow(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t,
-                               std::int64_t, float*) {}
+void AmxBFloat16::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*,
+                           std::int64_t, std::int64_t, float*, std::int64_t, bool) {}
+void AmxBFloat16::multiply_narrow(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t,
+                                  std::int64_t, float*) {}
 
 }  // namespace staircase
 

@@ -23,23 +23,23 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role = TileRole::kAlo
 
 /// Whether this processor multiplies matrices, the system allows it, and the depth is a multiple of their
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.
-bool has_bfloat16_matrices(std::int64_t depth);
+bool has_amx_bfloat16(std::int64_t depth);
 
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
 /// Products by matrices, by one thread. Its registers are configured for the number of rows only when that
 /// changes, since this takes as long as many products, and are released with this object.
-class Matrices {
+class AmxBFloat16 {
  public:
-  Matrices() = default;
-  ~Matrices();
-  Matrices(const Matrices&) = delete;
-  Matrices& operator=(const Matrices&) = delete;
+  AmxBFloat16() = default;
+  ~AmxBFloat16();
+  AmxBFloat16(const AmxBFloat16&) = delete;
+  AmxBFloat16& operator=(const AmxBFloat16&) = delete;
 
   /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for
   /// 32 or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows of x are x_stride
-  /// elements apart, those of the result result_stride. Only if has_bfloat16_matrices(depth). If it `adds` to
+  /// elements apart, those of the result result_stride. Only if has_amx_bfloat16(depth). If it `adds` to
   /// the result, a product in several pieces of the depth gets the same bits as in one.
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
                 std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel,

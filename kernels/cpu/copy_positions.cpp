@@ -1,7 +1,7 @@
 // copy_positions: copies entries of a cache to another one, or towards its start.
 //
-// from and to [n_rows, n_head, capacity, head_size]: the positions of a head are contiguous, so each head is
-// one piece of count · head_size elements, read and written once.
+// from and to [n_rows, n_kv_head, capacity, head_size]: the positions of a head are contiguous, so each head
+// is one piece of count · head_size elements, read and written once.
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"

@@ -1,5 +1,5 @@
-// The CPU as a device. Each operation is in the file named after it; they share the threads of thread_team.h
-// and the register tile of tile-inl.h.
+// The CPU as a device. Each operation is in the file named after it, query_key_value in linear.cpp; they
+// share the threads of thread_team.h and the register tile of tile-inl.h.
 #pragma once
 
 #include <algorithm>

@@ -46,7 +46,7 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
       } else if (table.dtype() == DType::kBFloat16) {
         embed<kPair>(table.data<std::uint16_t>() + panel, token, position, width, float32_from_bfloat16,
                      out_row);
-      } else if (in_groups(table.dtype())) {
+      } else if (is_quantized(table.dtype())) {
         with_panels(table.dtype(), table.data<void>(), [&]<typename Panel>(const Panel* panels) {
           const Panel* const groups = panels + token / kPanel * groups_of<Panel>(width);
           for (std::int64_t i = 0; i < width; ++i) {

@@ -1,5 +1,5 @@
-// Weights in 8 or 4 bits and rows of x in 8 (int8_int4_tile.h): their rounding, and their products. It is
-// included once for each SIMD target (see Highway's foreach_target.h).
+// Products of weights in 8 or 4 bits with rows of x in 8 (int8_int4_tile.h, quantize-inl.h). It is included
+// once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_INT8_INT4_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_INT8_INT4_INL_H_
 #undef STAIRCASE_INT8_INT4_INL_H_
@@ -14,101 +14,13 @@
 #include <type_traits>
 
 #include "kernels/cpu/int8_int4_tile.h"
+#include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using Ints = hn::Rebind<std::int32_t, Floats>;
-
-/// The larger of `largest` and |x|, as bits: their order is that of the numbers, with NaN above them all.
-HWY_INLINE hn::Vec<Ints> larger(hn::Vec<Ints> largest, hn::Vec<Floats> x) {
-  return hn::Max(largest, hn::BitCast(Ints(), hn::Abs(x)));
-}
-
-/// The integers nearest to x / scale, ties to even, within least .. most.
-HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x, hn::Vec<Floats> scale, std::int32_t least,
-                                 std::int32_t most) {
-  const Floats d;
-  // If all are 0, or so small that a step is not a normal number, they become 0.
-  const auto divisor = hn::IfThenElse(hn::Eq(scale, hn::Zero(d)), hn::Inf(d), scale);
-  const auto whole = hn::NearestInt(hn::Div(x, divisor));
-  return hn::Max(hn::Min(whole, hn::Set(Ints(), most)), hn::Set(Ints(), least));
-}
-
-/// A row of x in groups.
-template <std::int64_t kValues>
-HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues>* row) {
-  const Floats d;
-  const hn::Rebind<std::int8_t, Floats> bytes;
-  HWY_ALIGN float last[kValues];
-  for (std::int64_t k = 0; k < depth; k += kValues, x += kValues, ++row) {
-    if (depth - k < kValues) {
-      std::fill(std::copy_n(x, depth - k, last), last + kValues, 0.0f);
-      x = last;
-    }
-    auto largest = hn::Zero(Ints());
-    for (std::int64_t i = 0; i < kValues; i += kLanes) largest = larger(largest, hn::LoadU(d, x + i));
-    row->scale = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(Ints(), largest))) / 127.0f;
-    auto sum = hn::Zero(Ints());
-    for (std::int64_t i = 0; i < kValues; i += kLanes) {
-      const auto whole = nearest(hn::LoadU(d, x + i), hn::Set(d, row->scale), -127, 127);
-      sum = hn::Add(sum, whole);
-      hn::StoreU(hn::DemoteTo(bytes, whole), bytes, row->values + i);
-    }
-    row->sum = hn::GetLane(hn::SumOfLanes(Ints(), sum));
-  }
-}
-
-/// The scales of outputs whose weights furthest from zero are these; also stores them.
-HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, float* scales) {
-  const Floats d;
-  const auto scale = hn::Div(hn::Abs(furthest), hn::Set(d, 127.0f));
-  hn::StoreU(scale, d, scales);
-  return scale;
-}
-HWY_INLINE hn::Vec<Floats> load_scales(const float* scales) {
-  return load_wide(scales);
-}
-HWY_INLINE hn::Vec<Floats> load_scales(const std::uint16_t* scales) {
-  return load_wide(reinterpret_cast<const hwy::bfloat16_t*>(scales));
-}
-HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, std::uint16_t* scales) {
-  const Floats d;
-  HWY_ALIGN float wide[kLanes];
-  hn::Store(hn::Mul(furthest, hn::Set(d, -1.0f / 8)), d, wide);
-  std::transform(wide, wide + kLanes, scales, bfloat16_from_float32);
-  return load_scales(scales);
-}
-
-/// A group of the depth for the outputs of a panel: values [Panel::kInputs, kPanel].
-template <typename Panel>
-HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
-  const Floats d;
-  const Ints ints;
-  constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
-  for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    auto furthest = hn::Zero(d);  // of two that are equally far, the first
-    for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
-      const auto value = hn::LoadU(d, values + k * kPanel + column);
-      furthest = hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Abs(furthest)), value, furthest);
-    }
-    const auto scale = scales_for(furthest, panel.scales + column);
-    for (std::int64_t k = 0; k < Panel::kInputs; k += kQuad * Panel::kInByte) {
-      // A lane becomes four adjacent bytes.
-      auto quad = hn::Zero(ints);
-      for (std::int64_t i = 0; i < kQuad * Panel::kInByte; ++i) {
-        const auto whole = nearest(hn::LoadU(d, values + (k + i) * kPanel + column), scale, kLeast, kMost);
-        const auto shift = static_cast<int>(i % kQuad * 8 + i / kQuad * Panel::kBits);
-        quad = hn::Or(quad, hn::ShiftLeftSame(hn::Add(whole, hn::Set(ints, kAdded)), shift));
-      }
-      hn::StoreU(quad, ints,
-                 reinterpret_cast<std::int32_t*>(panel.values[k / kQuad / Panel::kInByte][column]));
-    }
-  }
-}
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -231,7 +143,7 @@ HWY_INLINE void multiply_int8_panels_as_matrices(const Int8Panel::Row* x, std::i
                                                  std::int64_t groups, const Int8Panel* w, std::int64_t first,
                                                  std::int64_t last, const Store& store) {
   HWY_ALIGN float result[kInt8MatrixRows * kPanel];
-  Int8Matrices matrices;
+  AmxInt8 matrices;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const Int8Panel* const panel = w + from / kPanel * groups;
@@ -252,7 +164,7 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
                                      const Panel* w, std::int64_t first, std::int64_t last,
                                      const Store& store) {
   if constexpr (kAvx512 && std::is_same_v<Panel, Int8Panel>) {
-    if (rows >= kLeastInt8MatrixRows && has_int8_matrices()) {
+    if (rows >= kLeastInt8MatrixRows && has_amx_int8()) {
       multiply_int8_panels_as_matrices(x, rows, groups, w, first, last, store);
       return;
     }

@@ -17,9 +17,9 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/amx_registers.h"
+#include "kernels/cpu/amx_shapes.h"
 #include "kernels/cpu/bfloat16_target.h"
-#include "kernels/cpu/tile_registers.h"
-#include "kernels/cpu/tile_shapes.h"
 
 namespace staircase {
 namespace {
@@ -143,7 +143,7 @@ Int8Tile<Panel> int8_tile(int rows, int columns, TileRole role) {
   return of_role.template operator()<TileRole::kAlone>();
 }
 
-// ── Matrices ──
+// ── AMX ──
 
 namespace {
 
@@ -196,18 +196,17 @@ STAIRCASE_VNNI_TARGET void add_group(const std::int32_t* sums, const Int8Panel::
 
 }  // namespace
 
-bool has_int8_matrices() {
-  static const bool has = has_int8_tile() && has_tile_registers();
+bool has_amx_int8() {
+  static const bool has = has_int8_tile() && has_amx();
   return has;
 }
 
-Int8Matrices::~Int8Matrices() {
+AmxInt8::~AmxInt8() {
   if (rows_ != 0) release_tiles();
 }
 
-void Int8Matrices::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows,
-                            const Int8Panel* w, std::int64_t column, std::int64_t columns,
-                            std::int64_t groups, float* result) {
+void AmxInt8::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows, const Int8Panel* w,
+                       std::int64_t column, std::int64_t columns, std::int64_t groups, float* result) {
   if (rows != rows_) {
     shape_tiles(rows);
     rows_ = rows;
@@ -245,14 +244,14 @@ Int8Tile<Panel> int8_tile(int, int, TileRole) {
   return nullptr;
 }
 
-bool has_int8_matrices() {
+bool has_amx_int8() {
   return false;
 }
 
-Int8Matrices::~Int8Matrices() = default;
+AmxInt8::~AmxInt8() = default;
 
-void Int8Matrices::multiply(const Int8Panel::Row*, std::int64_t, std::int64_t, const Int8Panel*, std::int64_t,
-                            std::int64_t, std::int64_t, float*) {}
+void AmxInt8::multiply(const Int8Panel::Row*, std::int64_t, std::int64_t, const Int8Panel*, std::int64_t,
+                       std::int64_t, std::int64_t, float*) {}
 
 }  // namespace staircase
 

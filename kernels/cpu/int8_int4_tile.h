@@ -103,7 +103,7 @@ template <typename Panel>
 Int8Tile<Panel> int8_tile(int rows, int columns, TileRole role);
 
 /// Whether this processor multiplies matrices of bytes, and the system allows it.
-bool has_int8_matrices();
+bool has_amx_int8();
 
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kInt8MatrixRows = 32;
@@ -112,17 +112,17 @@ constexpr std::int64_t kInt8MatrixRows = 32;
 /// bits they gain less: groups are half as deep, and bytes would have to be unpacked first.
 constexpr std::int64_t kLeastInt8MatrixRows = 48;
 
-/// Products by matrices, by one thread. As with Matrices in bfloat16_tile.h, its registers are configured
+/// Products by matrices, by one thread. As with AmxBFloat16 in bfloat16_tile.h, its registers are configured
 /// only when the number of rows changes, and are released with this object.
-class Int8Matrices {
+class AmxInt8 {
  public:
-  Int8Matrices() = default;
-  ~Int8Matrices();
-  Int8Matrices(const Int8Matrices&) = delete;
-  Int8Matrices& operator=(const Int8Matrices&) = delete;
+  AmxInt8() = default;
+  ~AmxInt8();
+  AmxInt8(const AmxInt8&) = delete;
+  AmxInt8& operator=(const AmxInt8&) = delete;
 
   /// As Int8Tile, with the same bits, for up to kInt8MatrixRows rows and for 32 or 64 columns. Only if
-  /// has_int8_matrices().
+  /// has_amx_int8().
   void multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows, const Int8Panel* w,
                 std::int64_t column, std::int64_t columns, std::int64_t groups, float* result);
 

@@ -75,7 +75,7 @@ HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const Pro
                                 const Store& store) {
   const std::int64_t first = piece.halves.first, last = piece.halves.last;
   const std::int64_t row = piece.rows.first, rows = piece.rows.last - row;
-  if (in_groups(weight.packed.dtype())) {
+  if (is_quantized(weight.packed.dtype())) {
     with_panels(weight.packed.dtype(), weight.packed.data<void>(),
                 [&]<typename Panel>(const Panel* panels) HWY_ATTR {
                   const std::int64_t groups = groups_of<Panel>(weight.in_features);
@@ -297,7 +297,7 @@ Tensor CpuDevice::as_operand(const Tensor& x, const Norm& norm, const Weight& we
   const std::int64_t rows = x.dim(0);
   DType dtype = weights;
   std::int64_t width = weight.packed.dim(1);
-  if (in_groups(weights)) {
+  if (is_quantized(weights)) {
     dtype = DType::kInt8;
     width = with_panels(weights, nullptr, [&]<typename Panel>(const Panel*) {
       return groups_of<Panel>(weight.in_features) * std::int64_t{sizeof(typename Panel::Row)};
@@ -307,7 +307,7 @@ Tensor CpuDevice::as_operand(const Tensor& x, const Norm& norm, const Weight& we
   }
   const bool has_norm = norm.kind != NormKind::kNone;
   const bool is_rounded = x.dtype() == weights && x.dim(1) == width;
-  const bool rounds = in_groups(weights) || (weights == DType::kBFloat16 && !is_rounded);
+  const bool rounds = is_quantized(weights) || (weights == DType::kBFloat16 && !is_rounded);
   if (!has_norm && !rounds) return x;
 
   Tensor normed = x, operand;
@@ -325,7 +325,7 @@ Tensor CpuDevice::as_operand(const Tensor& x, const Norm& norm, const Weight& we
     for (std::int64_t r = few.first; has_norm && r < few.last; ++r) {
       normalize_row(x.data<float>() + r * x.dim(1), norm, x.dim(1), normed.data<float>() + r * x.dim(1));
     }
-    if (in_groups(weights)) {
+    if (is_quantized(weights)) {
       HWY_DYNAMIC_DISPATCH(round_to_integers)(weights, normed, few.first, few.last, operand);
     } else if (rounds) {
       HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(normed, few.first, few.last, operand);

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/int8_int4-inl.h"
+#include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -235,7 +235,7 @@ HWY_ATTR void pack_int8_panels(std::span<const HostArray> parts, WeightOrder ord
 
 HWY_ATTR void pack_weight(std::span<const HostArray> parts, WeightOrder order, const Weight& weight,
                           std::int64_t first, std::int64_t last) {
-  if (in_groups(weight.packed.dtype())) {
+  if (is_quantized(weight.packed.dtype())) {
     with_panels(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
       pack_int8_panels(parts, order, weight.in_features, weight.out_features, first, last, packed);
     });
@@ -281,7 +281,7 @@ Weight CpuDevice::load_weight(std::span<const HostArray> parts, WeightOrder orde
                      interleaved = dtype == DType::kBFloat16 ? kPair : 1,
                      depth = divide_up(weight.in_features, interleaved) * interleaved;
   std::vector<std::int64_t> shape{panels, depth, kPanel};
-  if (in_groups(dtype)) {
+  if (is_quantized(dtype)) {
     with_panels(dtype, nullptr, [&]<typename Panel>(const Panel*) {
       shape = {panels, groups_of<Panel>(weight.in_features), sizeof(Panel)};
     });

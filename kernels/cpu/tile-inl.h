@@ -267,7 +267,7 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
                                             std::int64_t depth, std::int64_t first, std::int64_t last,
                                             const Store& store) {
   HWY_ALIGN float result[kMatrixRows * kPanel];
-  Matrices matrices;
+  AmxBFloat16 matrices;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const std::uint16_t* const columns = w + from / kPanel * panel_stride + from % kPanel * kPair;
@@ -294,7 +294,7 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
-    if (has_bfloat16_matrices(depth)) {
+    if (has_amx_bfloat16(depth)) {
       multiply_panels_as_matrices(x, rows, x_stride, w, panel_stride, depth, first, last, store);
       return;
     }

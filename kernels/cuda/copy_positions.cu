@@ -1,6 +1,6 @@
 // copy_positions: copies cache entries to another tensor, or towards the start of the same one.
 //
-// from and to [n_rows, n_head, capacity, head_size]. The positions of a head are adjacent, so each head is
+// from and to [n_rows, n_kv_head, capacity, head_size]. The positions of a head are adjacent, so each head is
 // one piece of count · head_size elements, read and written once; the limit is bandwidth.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"

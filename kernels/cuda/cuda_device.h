@@ -1,5 +1,5 @@
-// An NVIDIA GPU as a device. Each operation is in the file of its name. All of them run in order on one
-// stream.
+// An NVIDIA GPU as a device. Each operation is in the file of its name, query_key_value in linear.cu, and
+// those between several GPUs in collectives.cu. All of them run in order on one stream.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -406,7 +406,7 @@ DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
 }
 
 DType CudaDevice::cublas_dtype(DType weights) const {
-  if (in_groups(weights)) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
+  if (is_quantized(weights)) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
   return weights;
 }
 
@@ -447,7 +447,7 @@ bool CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weigh
 bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep,
                            float* out) {
   const std::int64_t in = weight.in_features, width = weight.out_features;
-  if (!in_groups(weight.packed.dtype())) {
+  if (!is_quantized(weight.packed.dtype())) {
     return cublas_->multiply(x, weight, bias, keep, out, width, stream());
   }
   const auto row_bytes = in * static_cast<std::int64_t>(size_of(x.dtype()));

@@ -96,7 +96,7 @@ struct StoreQueryKeyValue {
   Blocks blocks;
   float* queries;       ///< [n_tokens, width]
   DType stored;         ///< the type of keys and values
-  void *keys, *values;  ///< [n_blocks, n_head, block_size, head_size]
+  void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, head_size]
 
   __device__ float bias_of(int column) const { return bias_at(bias, column); }
 

@@ -54,8 +54,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// Subtracts the penalty from the logit of each token that occurs in the prompt or the output, once (OpenAI's
-/// API reference, "Frequency and presence penalties").
+/// Subtracts the penalty from the logit of each token that occurs in `tokens`, once (OpenAI's API reference,
+/// "Frequency and presence penalties"). logits [vocab_size].
 inline void apply_presence_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
   std::vector<bool> seen(logits.size());
   for (const int token : tokens) {

@@ -62,7 +62,7 @@ class PagedKvCache : public KvCache {
 
   Device& device_;
   Tensor table_;                    // [n_rows, blocks per context] int32, shared by all layers
-  std::vector<KeysValues> layers_;  // [n_blocks, n_head, kBlockSize, head_size] each
+  std::vector<KeysValues> layers_;  // [n_blocks, n_kv_head, kBlockSize, head_size] each
   std::vector<Row> rows_;
 };
 

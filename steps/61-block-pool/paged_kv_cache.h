@@ -65,7 +65,7 @@ class PagedKvCache : public KvCache {
   }
 
   int most_blocks() const { return most_; }  ///< taken at one time
-  /// The share of positions in allocated blocks that is in use; the mean over all passes: each append is one.
+  /// The share of positions in allocated blocks that is in use; the mean over all appends.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();
@@ -81,7 +81,7 @@ class PagedKvCache : public KvCache {
 
   Device& device_;
   Tensor table_;                    // [n_rows, blocks per context] int32, shared by all layers
-  std::vector<KeysValues> layers_;  // [n_blocks, n_head, kBlockSize, head_size] each
+  std::vector<KeysValues> layers_;  // [n_blocks, n_kv_head, kBlockSize, head_size] each
   std::vector<Row> rows_;
   BlockPool pool_;
   int most_ = 0;

@@ -44,7 +44,7 @@ class Service : public CompletionService {
       });
     }
     wake_.notify_one();
-    return Admission::kTaken;
+    return Admission::kAccepted;
   }
 
   void drain() override { std::_Exit(0); }  // clients get no answers

@@ -180,20 +180,20 @@ TEST_CASE("requests arrive from other threads while the model's thread serves") 
 
 TEST_CASE("a full queue accepts no more texts, and has room again when one ends") {
   Served served(1, 2);
-  CHECK(served.send(1, 2).admission == Admission::kTaken);
-  CHECK(served.send(2, 9).admission == Admission::kTaken);
-  CHECK(served.send(3, 9).admission == Admission::kTaken);
+  CHECK(served.send(1, 2).admission == Admission::kAccepted);
+  CHECK(served.send(2, 9).admission == Admission::kAccepted);
+  CHECK(served.send(3, 9).admission == Admission::kAccepted);
   CHECK(served.send(4, 9).admission == Admission::kFull);
   for (int pass = 0; pass < 2; ++pass) CHECK(served.service.pass());              // the first text ends
   CHECK(served.send(R"({"prompt": [[4], [5]]})").admission == Admission::kFull);  // all of it, or nothing
-  CHECK(served.send(4, 9).admission == Admission::kTaken);
+  CHECK(served.send(4, 9).admission == Admission::kAccepted);
   CHECK(served.send(5, 9).admission == Admission::kFull);
 }
 
 TEST_CASE("alone, a request may have more texts than fit into batch and queue") {
   Served served(1, 1);
   const auto sent = served.send(5, 3, R"(, "n": 4)");
-  CHECK(sent.admission == Admission::kTaken);
+  CHECK(sent.admission == Admission::kAccepted);
   CHECK(served.send(5, 3).admission == Admission::kFull);
   served.run({sent});
   for (int i = 0; i < 4; ++i) CHECK(text(sent, i) == alone(5, 3));
@@ -206,7 +206,7 @@ TEST_CASE("a client has its place again before it learns that its text has ended
     CHECK(served.service.pass());
     CHECK_FALSE(sent.client->answer.empty());
     sent = served.send(i, 1);
-    CHECK(sent.admission == Admission::kTaken);
+    CHECK(sent.admission == Admission::kAccepted);
   }
 }
 

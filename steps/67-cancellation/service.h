@@ -44,7 +44,7 @@ class Service : public CompletionService {
       });
     }
     wake_.notify_one();
-    return Admission::kTaken;
+    return Admission::kAccepted;
   }
 
   void cancel(const std::shared_ptr<CompletionReply>& reply) override {

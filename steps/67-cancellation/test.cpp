@@ -176,18 +176,18 @@ TEST_CASE("requests arrive from other threads while the model's thread serves") 
 
 TEST_CASE("a full queue accepts no more texts, and has room again when one ends or its client leaves") {
   Served served(1, 2);
-  CHECK(served.send(1, 2).admission == Admission::kTaken);
-  CHECK(served.send(2, 9).admission == Admission::kTaken);
+  CHECK(served.send(1, 2).admission == Admission::kAccepted);
+  CHECK(served.send(2, 9).admission == Admission::kAccepted);
   const auto last = served.send(3, 9);
-  CHECK(last.admission == Admission::kTaken);
+  CHECK(last.admission == Admission::kAccepted);
   CHECK(served.send(4, 9).admission == Admission::kFull);
   for (int pass = 0; pass < 2; ++pass) CHECK(served.service.pass());              // the first text ends
   CHECK(served.send(R"({"prompt": [[4], [5]]})").admission == Admission::kFull);  // all of it, or nothing
-  CHECK(served.send(4, 9).admission == Admission::kTaken);
+  CHECK(served.send(4, 9).admission == Admission::kAccepted);
   CHECK(served.send(5, 9).admission == Admission::kFull);
   served.service.cancel(last.reply);
   CHECK(served.service.pass());
-  CHECK(served.send(5, 9).admission == Admission::kTaken);
+  CHECK(served.send(5, 9).admission == Admission::kAccepted);
 }
 
 TEST_CASE("a client that leaves frees its rows before the next pass, and the others do not change") {

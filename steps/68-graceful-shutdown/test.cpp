@@ -194,7 +194,7 @@ TEST_CASE("a service that drains accepts nothing more, and finishes what it has 
   const auto sent = served.send(1, 3), waits = served.send(2, 3);
   CHECK(served.service.pass());
   served.service.drain();
-  CHECK(served.send(3, 3).admission == Admission::kEnds);
+  CHECK(served.send(3, 3).admission == Admission::kShuttingDown);
   for (int pass = 0; pass < 5; ++pass) CHECK(served.service.pass());
   CHECK_FALSE(served.service.pass());
   CHECK(text(sent) == alone(1, 3));

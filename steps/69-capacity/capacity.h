@@ -53,18 +53,18 @@ struct Replica {
   }
 };
 
-inline void submit(Scheduler& scheduler, int number, const LoadedRequest& request) {
+inline void submit(Scheduler& scheduler, int number, const RandomRequest& request) {
   scheduler.submit(number, request.prompt,
                    {{.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true}}});
 }
 
 /// Simulates requests that arrive in this order.
 inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cost,
-                                       const std::vector<LoadedRequest>& requests) {
+                                       const std::vector<RandomRequest>& requests) {
   std::vector<TextTimes> times;
   std::deque<Replica> replicas;
   for (int i = 0; i < server.replicas; ++i) replicas.emplace_back(server, times).engine.cost = cost;
-  for (int number = 0; const LoadedRequest& request : requests) {
+  for (int number = 0; const RandomRequest& request : requests) {
     times.push_back({request.arrival});
     for (Replica& replica : replicas) replica.run_until(request.arrival);
     Replica& next = server.least_busy ? *std::ranges::min_element(replicas, {}, &Replica::texts)
@@ -78,7 +78,7 @@ inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cos
 }
 
 /// The passes of the real model with 1, 2, 4, … slots, while it serves requests that have all arrived.
-inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
+inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<RandomRequest>& requests) {
   std::vector<MeasuredPass> passes;
   for (int slots = 1; slots < 2 * server.slots; slots *= 2) {
     PagedKvCache cache(server.model, slots, *server.paged.blocks);
@@ -86,22 +86,22 @@ inline std::vector<MeasuredPass> measure(const Server& server, const std::vector
     TimedEngine engine(paged, cache, passes);
     Scheduler scheduler(
         engine, server.tokenizer, slots, server.prefill, [](auto&&...) {}, [](auto&&...) {});
-    for (const LoadedRequest& request : requests) submit(scheduler, 0, request);
+    for (const RandomRequest& request : requests) submit(scheduler, 0, request);
     while (!scheduler.idle()) scheduler.pass();
   }
   return passes;
 }
 
 /// Measures what a pass costs, and predicts how long requests would wait.
-inline void plan(Server server, const LoadOptions& load, const SweepOptions& options) {
+inline void plan(Server server, const Workload& load, const SweepOptions& options) {
   int most = server.model.config().n_positions;  // positions that a text may have
   server.paged.blocks = server.paged.blocks.value_or(server.slots * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));
   const PassCost cost = fit_shared(server, server.model.config(), [&](unsigned seed) {
-    const LoadOptions few{2 * server.slots, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
-    return measure(server, make_load(few, kAllAtOnce, most));
+    const Workload few{2 * server.slots, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
+    return measure(server, random_requests(few, kAllAtOnce, most));
   });
-  sweep(options, load, most, [&](const std::vector<LoadedRequest>& requests) {
+  sweep(options, load, most, [&](const std::vector<RandomRequest>& requests) {
     const Latencies times = latencies(simulate(server, cost, requests));
     return Waiting{times.ttft, times.tpot, times.seconds};
   });

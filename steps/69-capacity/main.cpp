@@ -6,7 +6,7 @@ using namespace staircase;
 
 int main(int argc, char** argv) {
   FleetOptions fleet;
-  LoadOptions load;
+  Workload load;
   PrefillOptions prefill;
   PagedOptions paged;
   SweepOptions sweep;

@@ -25,7 +25,7 @@ Server servers(int slots, int replicas = 1, bool least_busy = false) {
 }
 
 /// Each request is a single pass.
-LoadOptions single_passes(int requests, unsigned seed = 1) {
+Workload single_passes(int requests, unsigned seed = 1) {
   return {.requests = requests, .common_tokens = 0, .prompt_tokens = 1, .new_tokens = 1, .seed = seed};
 }
 
@@ -48,7 +48,7 @@ TEST_CASE(
     "predict") {
   constexpr double kPass = 0.01;
   for (const double utilization : {0.3, 0.6, 0.8}) {
-    const auto requests = make_load(single_passes(60'000), utilization / kPass, 512);
+    const auto requests = random_requests(single_passes(60'000), utilization / kPass, 512);
     const double want = kPass + utilization * kPass / (2.0 * (1.0 - utilization));
     CHECK(mean_wait(simulate(servers(1), {kPass}, requests)) == about(want, 0.05));
   }
@@ -60,10 +60,10 @@ TEST_CASE("a single server does what the scheduler does with the same passes") {
     const int slots = 1 + static_cast<int>(generator() % 5);
     Server server = servers(slots);
     if (round % 2 == 1) server.prefill.chunk = 1 + static_cast<int>(generator() % 20);
-    const LoadOptions load{.requests = 40, .common_tokens = 3, .prompt_tokens = 9, .new_tokens = 6};
-    const auto requests = make_load(load, 0.1 * (1 + round % 4), 512);
+    const Workload load{.requests = 40, .common_tokens = 3, .prompt_tokens = 9, .new_tokens = 6};
+    const auto requests = random_requests(load, 0.1 * (1 + round % 4), 512);
     std::vector<Request> same;
-    for (const LoadedRequest& request : requests) {
+    for (const RandomRequest& request : requests) {
       same.push_back({static_cast<int>(same.size()), request.arrival, request.prompt});
       same.back().options.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true};
     }
@@ -80,7 +80,7 @@ TEST_CASE("a single server does what the scheduler does with the same passes") {
 }
 
 TEST_CASE("a pass takes the cost of its rows, tokens and positions") {
-  const std::vector<LoadedRequest> one{{0.0, std::vector<int>(20, 7), 3}};
+  const std::vector<RandomRequest> one{{0.0, std::vector<int>(20, 7), 3}};
   const PassCost cost{1000.0, 100.0, 10.0, 1.0};
   // The prompt attends to 1 + 2 + … + 20 = 210 positions, the two tokens after it to 21 and 22.
   CHECK(simulate(servers(4), cost, one)[0].tokens == std::vector<double>{1510, 2641, 3773});
@@ -88,7 +88,7 @@ TEST_CASE("a pass takes the cost of its rows, tokens and positions") {
 
 TEST_CASE("as many requests are in a server as arrive during the stay of one of them (Little's law)") {
   const double rate = 40.0;
-  const auto requests = make_load({.requests = 20'000}, rate, 512);
+  const auto requests = random_requests({.requests = 20'000}, rate, 512);
   const auto times = simulate(servers(8), {0.002, 0.0002, 0.00005, 0.0}, requests);
   double in_there = 0.0;
   std::vector<std::pair<double, int>> changes;
@@ -108,8 +108,8 @@ TEST_CASE("as many requests are in a server as arrive during the stay of one of 
 }
 
 TEST_CASE("a balancer that prefers the least busy server shortens the wait") {
-  const LoadOptions load{.requests = 20'000, .common_tokens = 0, .prompt_tokens = 5, .new_tokens = 20};
-  const auto requests = make_load(load, 4 * 0.8 / (0.01 * 20), 512);
+  const Workload load{.requests = 20'000, .common_tokens = 0, .prompt_tokens = 5, .new_tokens = 20};
+  const auto requests = random_requests(load, 4 * 0.8 / (0.01 * 20), 512);
   const PassCost cost{0.01};
   const double alone = mean_wait(simulate(servers(1, 4), cost, requests));
   const double balanced = mean_wait(simulate(servers(1, 4, true), cost, requests));
@@ -117,11 +117,11 @@ TEST_CASE("a balancer that prefers the least busy server shortens the wait") {
 }
 
 TEST_CASE("requests sent in turns are served as if each server were alone") {
-  const auto requests = make_load({.requests = 300}, 50.0, 512);
+  const auto requests = random_requests({.requests = 300}, 50.0, 512);
   const PassCost cost{0.01, 0.001};
   const auto both = simulate(servers(4, 2), cost, requests);
   for (std::size_t first = 0; first < 2; ++first) {
-    std::vector<LoadedRequest> own;
+    std::vector<RandomRequest> own;
     for (std::size_t i = first; i < requests.size(); i += 2) own.push_back(requests[i]);
     const auto alone = simulate(servers(4), cost, own);
     for (std::size_t i = 0; i < alone.size(); ++i) CHECK(alone[i].tokens == both[first + 2 * i].tokens);
@@ -130,7 +130,7 @@ TEST_CASE("requests sent in turns are served as if each server were alone") {
 
 TEST_CASE("a request that finds the beginning of its prompt in the cache feeds only the rest") {
   Server server = servers(1);
-  const std::vector<LoadedRequest> two{{0.0, std::vector<int>(40, 7), 1},
+  const std::vector<RandomRequest> two{{0.0, std::vector<int>(40, 7), 1},
                                        {100.0, std::vector<int>(40, 7), 1}};
   const PassCost cost{0.0, 0.0, 1.0};
   CHECK(simulate(server, cost, two)[1].tokens[0] == 140.0);
@@ -140,14 +140,14 @@ TEST_CASE("a request that finds the beginning of its prompt in the cache feeds o
 
 TEST_CASE("few blocks make texts wait that would have had a place") {
   Server server = servers(4);
-  const std::vector<LoadedRequest> four(4, {0.0, std::vector<int>(30, 7), 2});
+  const std::vector<RandomRequest> four(4, {0.0, std::vector<int>(30, 7), 2});
   CHECK(simulate(server, {1.0}, four)[3].tokens == std::vector<double>{1, 2});
   server.paged.blocks = 2;
   CHECK(simulate(server, {1.0}, four)[3].tokens == std::vector<double>{7, 8});
 }
 
 TEST_CASE("the measured passes are those of the model") {
-  const std::vector<LoadedRequest> six(6, {0.0, std::vector<int>(10, 7), 5});
+  const std::vector<RandomRequest> six(6, {0.0, std::vector<int>(10, 7), 5});
   const std::vector<MeasuredPass> passes = measure(servers(2), six);
   int tokens = 0, most = 0;
   for (const MeasuredPass& pass : passes) {
@@ -163,7 +163,7 @@ TEST_CASE("the measured passes are those of the model") {
 }
 
 TEST_CASE("servers of two ranks have a higher knee over a fast link, and a lower one over a slow link") {
-  const auto requests = make_load({.requests = 300}, kAllAtOnce, 512);
+  const auto requests = random_requests({.requests = 300}, kAllAtOnce, 512);
   const auto seconds = [&](int ranks, float us) {
     FleetOptions fleet = servers(4);
     fleet.ranks = ranks;

@@ -36,7 +36,7 @@ class Service : public CompletionService {
     RowOptions options = row_options(request);
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
-    if (draining_) return Admission::kEnds;
+    if (draining_) return Admission::kShuttingDown;
     // Even a request for several texts finds its slots if it is alone, one after another.
     if (!unfinished_.empty() && std::ssize(unfinished_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
@@ -50,7 +50,7 @@ class Service : public CompletionService {
       });
     }
     wake_.notify_one();
-    return Admission::kTaken;
+    return Admission::kAccepted;
   }
 
   void cancel(const std::shared_ptr<CompletionReply>& reply) override {

@@ -252,7 +252,7 @@ TEST_CASE("the client of a chat gets its answer, and how much of its prompt was 
       R"({"messages": [{"role": "user", "content": "A"}], "max_tokens": 5, "temperature": 0, "ignore_eos": true})",
       model, chat);
   const auto reply = std::make_shared<CompletionReply>("id", request, model, client, metrics(), chat_form());
-  CHECK(served.service.submit(*request, reply) == Admission::kTaken);
+  CHECK(served.service.submit(*request, reply) == Admission::kAccepted);
   served.service.drain();
   served.run();
   const nlohmann::json answer = nlohmann::json::parse(client->answer);
@@ -353,14 +353,14 @@ TEST_CASE("a request finds a place until batch and queue are full, and any does 
       return served.send(
           fmt::format(R"({{"prompt": [[1]], "n": {}, "max_tokens": 2, "temperature": 0}})", n));
     };
-    if (first > 0) CHECK(send(first).admission == Admission::kTaken);
+    if (first > 0) CHECK(send(first).admission == Admission::kAccepted);
     return send(second).admission;
   };
-  CHECK(admission(0, 1) == Admission::kTaken);
-  CHECK(admission(0, 6) == Admission::kTaken);
-  CHECK(admission(1, 4) == Admission::kTaken);
+  CHECK(admission(0, 1) == Admission::kAccepted);
+  CHECK(admission(0, 6) == Admission::kAccepted);
+  CHECK(admission(1, 4) == Admission::kAccepted);
   CHECK(admission(1, 5) == Admission::kFull);
-  CHECK(admission(4, 1) == Admission::kTaken);
+  CHECK(admission(4, 1) == Admission::kAccepted);
   CHECK(admission(5, 1) == Admission::kFull);
   CHECK(admission(6, 1) == Admission::kFull);
 }
@@ -405,7 +405,7 @@ TEST_CASE("a service that drains accepts nothing more, and finishes what it has 
   const auto sent = served.send(1, 3), waits = served.send(2, 3);
   CHECK(served.service.pass());
   served.service.drain();
-  CHECK(served.send(3, 3).admission == Admission::kEnds);
+  CHECK(served.send(3, 3).admission == Admission::kShuttingDown);
   for (int pass = 0; pass < 5; ++pass) CHECK(served.service.pass());
   CHECK_FALSE(served.service.pass());
   CHECK(text(sent) == alone(1, 3));

@@ -6,6 +6,6 @@
 #include "kernels/cpu/int8_int4_tile.h"
 
 TEST_CASE("the registers of AMX are hidden") {
-  CHECK_FALSE(staircase::has_bfloat16_matrices(32));
-  CHECK_FALSE(staircase::has_int8_matrices());
+  CHECK_FALSE(staircase::has_amx_bfloat16(32));
+  CHECK_FALSE(staircase::has_amx_int8());
 }

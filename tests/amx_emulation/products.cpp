@@ -6,8 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/cpu/amx_registers.h"
 #include "kernels/cpu/int8_int4_tile.h"
-#include "kernels/cpu/tile_registers.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
@@ -144,7 +144,7 @@ TEST_CASE("matrices of bytes give the bits of vectors, for a panel and for eithe
   }
   for (const std::int64_t column : {0, 32}) {
     for (std::int64_t columns = 32; column + columns <= kPanel; columns += 32) {
-      Int8Matrices matrices;
+      AmxInt8 matrices;
       for (std::int64_t rows = 1; rows <= kInt8MatrixRows; ++rows) {
         std::vector<float> got(kInt8MatrixRows * kPanel, 1.0f), wanted = got;
         matrices.multiply(x.data(), kGroups, rows, w.data(), column, columns, kGroups, got.data());

@@ -80,10 +80,10 @@ TEST_CASE("least squares never give a number below 0") {
 }
 
 TEST_CASE("requests arrive at the rate and have the requested lengths") {
-  const LoadOptions options{.requests = 40'000, .common_tokens = 5, .prompt_tokens = 20, .new_tokens = 30};
-  const auto load = make_load(options, 25.0, 1000);
+  const Workload options{.requests = 40'000, .common_tokens = 5, .prompt_tokens = 20, .new_tokens = 30};
+  const auto load = random_requests(options, 25.0, 1000);
   double prompts = 0.0, texts = 0.0, squares = 0.0, last = 0.0;
-  for (const LoadedRequest& request : load) {
+  for (const RandomRequest& request : load) {
     prompts += static_cast<double>(request.prompt.size());
     texts += request.new_tokens;
     squares += (request.arrival - last) * (request.arrival - last);
@@ -93,13 +93,14 @@ TEST_CASE("requests arrive at the rate and have the requested lengths") {
   CHECK(squares / 40'000 == about(2 * 0.04 * 0.04, 0.05));  // of an exponential distribution
   CHECK(prompts / 40'000 == about(25.0, 0.02));
   CHECK(texts / 40'000 == about(30.0, 0.02));
-  const auto faster = make_load(options, 50.0, 1000);
+  const auto faster = random_requests(options, 50.0, 1000);
   CHECK(faster[777].prompt == load[777].prompt);
   CHECK(faster[777].arrival == about(load[777].arrival / 2, 1e-9));
 }
 
 TEST_CASE("no text outgrows the positions that there are") {
-  for (const LoadedRequest& request : make_load({.requests = 5000, .new_tokens = 90}, kAllAtOnce, 200)) {
+  for (const RandomRequest& request :
+       random_requests({.requests = 5000, .new_tokens = 90}, kAllAtOnce, 200)) {
     CHECK(request.arrival == 0.0);
     CHECK(request.prompt.size() + static_cast<std::size_t>(request.new_tokens) <= 201);
     CHECK(request.new_tokens >= 1);
@@ -107,10 +108,10 @@ TEST_CASE("no text outgrows the positions that there are") {
 }
 
 TEST_CASE("the knee of a server with a constant service time is where it is always busy") {
-  const auto serve = [](const std::vector<LoadedRequest>& requests) {
+  const auto serve = [](const std::vector<RandomRequest>& requests) {
     Waiting waiting;
     double now = 0.0;
-    for (const LoadedRequest& request : requests) {
+    for (const RandomRequest& request : requests) {
       now = std::max(now, request.arrival) + 0.02;
       waiting.ttft.push_back(1e3 * (now - request.arrival));
     }

@@ -336,7 +336,7 @@ TEST_CASE("no value of an option takes a control character into the message, or 
       CHECK(message.size() < 300);
       if (value == long_one) continue;
       CHECK(contains(message, "\\u001b[31m\\n\\u007f\\u009b"));
-      CHECK(message == harmless(message));
+      CHECK(message == printable(message));
     }
   }
 }

@@ -36,18 +36,18 @@ TEST_CASE("no text makes a terminal do anything") {
   };
   CHECK(!is_harmless(all));
   const std::string& text = all;
-  for (const std::string& shown : {quoted(text), quoted(text, 20), typed(text), harmless(text)}) {
+  for (const std::string& shown : {quoted(text), quoted(text, 20), typed(text), printable(text)}) {
     CAPTURE(shown);
     CHECK(is_harmless(shown));
     CHECK(shown.find('a') < 2);
   }
   CHECK(quoted("\x1b[31m\x7f\xc2\x9b") == R"("\u001b[31m\u007f\u009b")");
-  CHECK(harmless("a\x1b\nb") == R"(a\u001b\nb)");
-  CHECK(harmless("a\x1b\nb", true) == "a\\u001b\nb");
-  CHECK(harmless("\x9b"
-                 "31m \xff\xc3") == "�31m ��");  // a byte that some terminals obey
-  CHECK(harmless("\"\\/") == "\"\\/");
-  CHECK(harmless("\xc2\xa0 \xc3\x9b") == "\xc2\xa0 \xc3\x9b");  // of characters that others begin with
+  CHECK(printable("a\x1b\nb") == R"(a\u001b\nb)");
+  CHECK(printable("a\x1b\nb", true) == "a\\u001b\nb");
+  CHECK(printable("\x9b"
+                  "31m \xff\xc3") == "�31m ��");  // a byte that some terminals obey
+  CHECK(printable("\"\\/") == "\"\\/");
+  CHECK(printable("\xc2\xa0 \xc3\x9b") == "\xc2\xa0 \xc3\x9b");  // of characters that others begin with
 }
 
 TEST_CASE("a typed value is printed unchanged if it is one short word, otherwise in quotes and shortened") {
@@ -78,13 +78,13 @@ TEST_CASE("of three variables for the locale, the first that is not empty counts
     before[i] = set == nullptr ? "" : set;
     setenv(names[i], "", 1);
   }
-  CHECK(harmless("×") == "×");
+  CHECK(printable("×") == "×");
   for (int i = 2; i >= 0; --i) {
     CAPTURE(names[i]);
     setenv(names[i], "C", 1);
-    CHECK(harmless("×") == "x");
+    CHECK(printable("×") == "x");
     setenv(names[i], "C.UTF-8", 1);
-    CHECK(harmless("×") == "×");
+    CHECK(printable("×") == "×");
   }
   for (int i = 0; i < 3; ++i) setenv(names[i], before[i].c_str(), 1);  // an empty one counts as none
 }
@@ -99,7 +99,7 @@ TEST_CASE("drawing characters are ASCII if the locale has no UTF-8, and text is 
         std::pair("C.UTF-8", drawn.c_str()), std::pair("de_DE.utf8", drawn.c_str())}) {
     CAPTURE(locale);
     setenv("LC_ALL", locale, 1);
-    CHECK(harmless(drawn, true) == expected);
+    CHECK(printable(drawn, true) == expected);
   }
   setenv("LC_ALL", before.c_str(), 1);  // an empty one counts as none
 }

@@ -90,7 +90,7 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
     // Besides the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
     // bits and widens its weights to them.
     const int others = dtype == DType::kFloat32 ? 3
-                       : in_groups(dtype)       ? 5
+                       : is_quantized(dtype)    ? 5
                                                 : 4,
               n_layer = model.config().n_layer;
     const int in_layers = so_far() - before - others;

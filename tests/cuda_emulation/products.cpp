@@ -101,7 +101,7 @@ TEST_CASE("a gated product of many rows is one kernel of cuBLASLt and one of our
         CAPTURE(rows);
         INFO(to_string(dtype));
         CHECK(launched.products == (rows > 8 ? 1 : 0));
-        CHECK(launched.kernels == (rows > 8 && in_groups(dtype) ? 2 : 1));
+        CHECK(launched.kernels == (rows > 8 && is_quantized(dtype) ? 2 : 1));
       });
     }
   }

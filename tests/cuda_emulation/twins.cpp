@@ -88,7 +88,7 @@ void check_linear(std::size_t rows, std::size_t in, std::size_t out, DType dtype
   CAPTURE(static_cast<int>(epilogue));
   INFO(to_string(dtype));
   // In few bits the CPU rounds x as well, by half of a step of 127.
-  const double rounding = in_groups(dtype) ? 0.02 : 3 * rounding_error(dtype);
+  const double rounding = is_quantized(dtype) ? 0.02 : 3 * rounding_error(dtype);
   for (const bool narrow : {false, true}) {
     check_twins(width, 1e-5 + (dtype == DType::kFloat32 ? 0.0 : rounding), [&](Device& device) {
       const DType stored =

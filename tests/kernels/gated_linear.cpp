@@ -37,16 +37,16 @@ struct Gated {
 
   Values input() const {
     const Values values = random_values(rows * in, 1, 2.0f);
-    return in_groups(dtype) ? rounded(values, in, dtype, true) : rounded(values, dtype);
+    return is_quantized(dtype) ? rounded(values, in, dtype, true) : rounded(values, dtype);
   }
 
   Values as_kept(const Values& w) const {
-    return in_groups(dtype) ? rounded(w, in, dtype) : rounded(w, dtype);
+    return is_quantized(dtype) ? rounded(w, in, dtype) : rounded(w, dtype);
   }
 
   /// A GPU takes x and weights of few bits to 16 bits if there are many rows (few_bits_on_gpu.cpp).
   naive::Doubles wanted(const Device& device) const {
-    const bool is_widened = in_groups(dtype) && !has_one_kernel(device);
+    const bool is_widened = is_quantized(dtype) && !has_one_kernel(device);
     const DType operand =
         is_widened ? device.operand_dtype(static_cast<std::int64_t>(rows), dtype) : DType::kFloat32;
     const auto factor = [&](const Values& w, const Values& bias) {

@@ -138,10 +138,12 @@ struct Served {
 
 TEST_CASE("a stream that its client does not read ends at the limit of unread bytes") {
   std::atomic<std::size_t> written = 0;
-  Served served({.unread_bytes = 1 << 20, .to_take = 60s}, [&](const std::shared_ptr<Exchange>& exchange) {
-    exchange->begin_stream("text/plain", "");
-    for (; served.left == 0 && written < 64; ++written) exchange->write(std::string(1 << 20, 'x'));
-  });
+  Served served({.unread_bytes = 1 << 20, .write_timeout = 60s},
+                [&](const std::shared_ptr<Exchange>& exchange) {
+                  exchange->begin_stream("text/plain", "");
+                  for (; served.left == 0 && written < 64; ++written)
+                    exchange->write(std::string(1 << 20, 'x'));
+                });
   Client client(served.port, 4096);
   client.send(kGet);
   CHECK(served.wait_for({HttpServer::kClientLeft}));
@@ -150,7 +152,7 @@ TEST_CASE("a stream that its client does not read ends at the limit of unread by
 }
 
 TEST_CASE("a client that reads nothing of its answer for too long is disconnected") {
-  Served served({.to_take = 200ms}, [](const std::shared_ptr<Exchange>& exchange) {
+  Served served({.write_timeout = 200ms}, [](const std::shared_ptr<Exchange>& exchange) {
     exchange->send({.body = std::string(32 << 20, 'x')});
   });
   Client client(served.port, 4096);
@@ -161,7 +163,7 @@ TEST_CASE("a client that reads nothing of its answer for too long is disconnecte
 }
 
 TEST_CASE("a client that reads slowly but steadily gets all of its answer") {
-  Served served({.to_take = 500ms}, [](const std::shared_ptr<Exchange>& exchange) {
+  Served served({.write_timeout = 500ms}, [](const std::shared_ptr<Exchange>& exchange) {
     exchange->send({.body = std::string(20 << 20, 'x') + "end"});
   });
   Client client(served.port);
@@ -217,7 +219,7 @@ TEST_CASE("an idle connection is closed, though not too early") {
 }
 
 TEST_CASE("a request must be complete in time, and a silent client is disconnected silently") {
-  Served served({.to_ask = 200ms});
+  Served served({.request_timeout = 200ms});
   Client slow(served.port), silent(served.port), lines(served.port);
   slow.send("GET / HT");
   lines.send("\r\n");
@@ -230,7 +232,7 @@ TEST_CASE("a request must be complete in time, and a silent client is disconnect
 
 TEST_CASE("a stream may pause for longer than anything else, and sends signs of life") {
   std::shared_ptr<Exchange> stream;
-  Served served({.to_ask = 100ms, .to_take = 100ms, .between = 100ms, .silence = 50ms},
+  Served served({.request_timeout = 100ms, .write_timeout = 100ms, .between = 100ms, .silence = 50ms},
                 [&](const std::shared_ptr<Exchange>& exchange) {
                   stream = exchange;
                   exchange->begin_stream("text/plain", "(alive)");
@@ -274,7 +276,7 @@ TEST_CASE("signs of life end with their stream, and the next answer has none") {
 
 TEST_CASE("a stream without signs of life may pause for longer than its client may") {
   std::shared_ptr<Exchange> stream;
-  Served served({.to_ask = 50ms, .to_take = 50ms, .between = 50ms, .silence = 60s},
+  Served served({.request_timeout = 50ms, .write_timeout = 50ms, .between = 50ms, .silence = 60s},
                 [&](const std::shared_ptr<Exchange>& exchange) {
                   stream = exchange;
                   exchange->begin_stream("text/plain", "(alive)");

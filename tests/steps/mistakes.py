@@ -840,7 +840,7 @@ MISTAKES = {
         ("a text is scored although its client has left", "service.h", "if (!find(number).first) return true;", ""),
     ],
     "68-graceful-shutdown": [
-        ("a server that drains accepts texts", "service.h", "if (draining_) return Admission::kEnds;", ""),
+        ("a server that drains accepts texts", "service.h", "if (draining_) return Admission::kShuttingDown;", ""),
         ("it ends with texts unfinished", "service.h",
          "if (unfinished_.empty() && work_.empty()) return false;",
          "if (draining_ || (unfinished_.empty() && work_.empty())) return false;"),

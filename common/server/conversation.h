@@ -32,8 +32,8 @@ class Conversation {
   std::unique_ptr<Json> json_;
 };
 
-/// Writes the prompts of conversations. A single thread calls all functions, and not the model's: so a slow
-/// template stops neither the texts of others nor other requests.
+/// Writes the prompts of conversations. One thread calls all functions at a time. While the server runs it is
+/// not the model's: a slow template lets other chats wait, but neither texts nor other requests.
 class ChatPrompts {
  public:
   virtual ~ChatPrompts() = default;

@@ -15,7 +15,7 @@ namespace staircase {
 /// When a rank ends too early, mpirun sends SIGTERM to the others, and SIGKILL a second later. In between,
 /// the first rank that is left says which one is lost, and all end with status 1. Only where there are
 /// signals.
-class Neighbours {
+class RankMonitor {
  public:
   struct Process {
     int rank = 0;
@@ -28,11 +28,11 @@ class Neighbours {
   /// Watches `others`, apart from those that this process cannot see. All of them run until each has made
   /// its own. If one is stopped (SIGSTOP) for longer than `longest_stop`, the first rank that runs says which
   /// one, and all end.
-  Neighbours(int rank, std::vector<Process> others,
-             std::chrono::milliseconds longest_stop = std::chrono::seconds(5));
-  ~Neighbours();
-  Neighbours(const Neighbours&) = delete;
-  Neighbours& operator=(const Neighbours&) = delete;
+  RankMonitor(int rank, std::vector<Process> others,
+              std::chrono::milliseconds longest_stop = std::chrono::seconds(5));
+  ~RankMonitor();
+  RankMonitor(const RankMonitor&) = delete;
+  RankMonitor& operator=(const RankMonitor&) = delete;
 
   /// From now on this rank goes on until rank 0 ends, whatever signal arrives that ends programs. If rank 0
   /// is stopped (SIGSTOP) for longer than `limit`, a separate thread calls `give_up`.
@@ -41,10 +41,11 @@ class Neighbours {
   /// Whether this process has got a signal that ends programs.
   static bool has_signal();
 
-  /// Whether another rank has notified its neighbours.
+  /// Whether another rank has notified this one.
   static bool is_notified();
 
-  /// This rank ends, and says why: the others need not, and their end is no news to it.
+  /// Call before this rank ends with a sentence: tells the others of this machine, which then need none of
+  /// their own, and stops watching them.
   void notify();
 
  private:

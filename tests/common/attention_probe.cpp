@@ -1,5 +1,5 @@
 // A head's attention against plain loops over the model's own weights, whatever cache holds its keys.
-#include "common/model/attention_weights.h"
+#include "common/model/attention_probe.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -11,7 +11,7 @@ namespace staircase {
 /// A rate at which all requests are there from the start; also a time that never comes.
 constexpr double kAllAtOnce = std::numeric_limits<double>::infinity();
 
-struct LoadOptions {
+struct Workload {
   int requests = 20'000;
   int common_tokens = 64;  ///< that all prompts begin with
   int prompt_tokens = 32;  ///< after them; the mean
@@ -19,7 +19,7 @@ struct LoadOptions {
   unsigned seed = 1;
 };
 
-void add_options(OptionSink& sink, LoadOptions& options);
+void add_options(OptionSink& sink, Workload& options);
 
 /// The servers that a load is for.
 struct FleetOptions {
@@ -34,7 +34,7 @@ struct FleetOptions {
 
 void add_options(OptionSink& sink, FleetOptions& options);
 
-struct LoadedRequest {
+struct RandomRequest {
   double arrival = 0.0;  ///< in seconds from the start
   std::vector<int> prompt = {};
   int new_tokens = 1;
@@ -45,6 +45,6 @@ struct LoadedRequest {
 /// have a geometric distribution, truncated so that no text needs more than `most` positions of a cache. The
 /// texts are the same at every rate. Token ids are below 100. Throws UsageError if `most` is less than twice
 /// what the common tokens and one more need.
-std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most);
+std::vector<RandomRequest> random_requests(const Workload& options, double rate, int most);
 
 }  // namespace staircase

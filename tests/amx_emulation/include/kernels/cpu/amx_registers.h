@@ -144,11 +144,11 @@ inline void multiply_bytes(int sum_number, int a_number, int b_number) {
 
 }  // namespace emulated
 
-inline bool has_tile_registers() {
+inline bool has_amx() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
 }
 
-inline void load_tile_shapes(const void* shapes) {
+inline void load_amx_shapes(const void* shapes) {
   emulated::load_shapes(shapes);
 }
 

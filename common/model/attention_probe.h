@@ -36,7 +36,7 @@ class AttentionProbe {
   /// Both must stay in memory until the pass ends.
   void begin(std::span<const std::span<const int>> sequences, std::span<const std::int32_t> starts);
 
-  /// Reads the layer's queries, [n_tokens, n_embd], and keys, as Device::query_key_value has left them.
+  /// Reads the layer's queries, [n_tokens, n_head · head_size], and keys, as the device has left them.
   /// Throws Error for a score that is not finite.
   void compute(Device& device, const Tensor& queries, const KeysValues& keys_values);
 

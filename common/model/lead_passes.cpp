@@ -1,4 +1,4 @@
-#include "common/model/led_passes.h"
+#include "common/model/lead_passes.h"
 
 #include <algorithm>
 #include <chrono>
@@ -183,7 +183,7 @@ void follow(Model& model, Ranks& ranks) {
 
 void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
-  if (const auto other = ranks.first_other(static_cast<std::uint64_t>(model.config().n_positions))) {
+  if (const auto other = ranks.first_mismatch(static_cast<std::uint64_t>(model.config().n_positions))) {
     throw Error("--context differs: rank {} has another one than rank 0", *other);
   }
   ranks.limit_waits(kLongestWait);

@@ -1,4 +1,4 @@
-#include "common/parallel/neighbours.h"
+#include "common/parallel/rank_monitor.h"
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ constexpr int kTold = SIGURG;
 constexpr std::chrono::milliseconds kTick(50);
 
 /// A signal interrupts one thread, when that thread next runs. By default it is the main one, which may have
-/// to wait for a processor for longer than its neighbours live.
+/// to wait for a processor for longer than the other ranks live.
 void let_this_thread_be_told(bool wanted) {
   sigset_t told;
   sigemptyset(&told);
@@ -49,7 +49,7 @@ constexpr int kBeforeLeaving = 80;
 /// R if it runs, S if it waits, T if it is stopped ...: Linux has it in /proc/ID/stat, after the name of the
 /// program in parentheses (proc(5)). Z if it has ended, which can still be read until its parent, mpirun,
 /// notices it. '?' where that file does not exist.
-char state(const Neighbours::Process& process) {
+char state(const RankMonitor::Process& process) {
   if (kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH) return 'Z';
   std::ifstream file(fmt::format("/proc/{}/stat", process.id));
   std::string line;
@@ -62,21 +62,21 @@ char state(const Neighbours::Process& process) {
 
 }  // namespace
 
-bool Neighbours::has_signal() {
+bool RankMonitor::has_signal() {
   return has_ended != 0;
 }
 
-bool Neighbours::is_notified() {
+bool RankMonitor::is_notified() {
   return has_been_told != 0;
 }
 
 #ifdef SIGURG
 
-std::int64_t Neighbours::own_id() {
+std::int64_t RankMonitor::own_id() {
   return getpid();
 }
 
-Neighbours::Neighbours(int rank, std::vector<Process> others, std::chrono::milliseconds longest_stop)
+RankMonitor::RankMonitor(int rank, std::vector<Process> others, std::chrono::milliseconds longest_stop)
     : rank_(rank), longest_stop_(longest_stop), others_(std::move(others)) {
   std::erase_if(others_, [](const Process& other) { return state(other) == 'Z'; });
   std::signal(SIGTERM, [](int) { has_ended = 1; });
@@ -85,7 +85,7 @@ Neighbours::Neighbours(int rank, std::vector<Process> others, std::chrono::milli
   thread_ = std::thread([this] { watch(); });
 }
 
-Neighbours::~Neighbours() {
+RankMonitor::~RankMonitor() {
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
@@ -95,7 +95,7 @@ Neighbours::~Neighbours() {
   if (!follows_) std::signal(SIGTERM, SIG_DFL);
 }
 
-void Neighbours::follow_rank_0(std::chrono::milliseconds limit, std::function<void()> give_up) {
+void RankMonitor::follow_rank_0(std::chrono::milliseconds limit, std::function<void()> give_up) {
   limit_ = limit;
   give_up_ = std::move(give_up);
   follows_ = true;
@@ -103,12 +103,12 @@ void Neighbours::follow_rank_0(std::chrono::milliseconds limit, std::function<vo
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::notify() {
+void RankMonitor::notify() {
   leaves_ = true;
   for (const Process& other : others_) kill(static_cast<pid_t>(other.id), kTold);
 }
 
-void Neighbours::watch() {
+void RankMonitor::watch() {
   let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
   std::vector<int> known;
@@ -165,19 +165,19 @@ void Neighbours::watch() {
 
 #else
 
-std::int64_t Neighbours::own_id() {
+std::int64_t RankMonitor::own_id() {
   return 0;
 }
 
-Neighbours::Neighbours(int rank, std::vector<Process> /*others*/, std::chrono::milliseconds longest_stop)
+RankMonitor::RankMonitor(int rank, std::vector<Process> /*others*/, std::chrono::milliseconds longest_stop)
     : rank_(rank), longest_stop_(longest_stop) {}
-Neighbours::~Neighbours() = default;
-void Neighbours::follow_rank_0(std::chrono::milliseconds /*limit*/, std::function<void()> /*give_up*/) {
+RankMonitor::~RankMonitor() = default;
+void RankMonitor::follow_rank_0(std::chrono::milliseconds /*limit*/, std::function<void()> /*give_up*/) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::notify() {}
-void Neighbours::watch() {}
+void RankMonitor::notify() {}
+void RankMonitor::watch() {}
 
 #endif
 

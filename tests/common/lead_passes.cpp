@@ -1,4 +1,4 @@
-#include "common/model/led_passes.h"
+#include "common/model/lead_passes.h"
 
 #include <doctest/doctest.h>
 

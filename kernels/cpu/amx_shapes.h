@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/tile_registers.h"
+#include "kernels/cpu/amx_registers.h"
 
 namespace staircase {
 
@@ -29,7 +29,7 @@ STAIRCASE_AMX_TARGET inline void shape_tiles(std::int64_t x_rows) {
     shapes.row_bytes[t] = 64;
     shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
   }
-  load_tile_shapes(&shapes);
+  load_amx_shapes(&shapes);
 }
 
 /// A separate function, since GCC compiles no destructor for other instructions.

@@ -1,4 +1,4 @@
-#include "common/model/attention_weights.h"
+#include "common/model/attention_probe.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
 // Both loops keep a dozen independent sums: a multiply-add takes four cycles or so to finish and two or more
 // start in each, so fewer sums would measure the wait.
-#include "bench/peaks.h"
+#include "bench/cpu_peaks.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/peaks.cpp"
+#define HWY_TARGET_INCLUDE "bench/cpu_peaks.cpp"
 #include <hwy/foreach_target.h>
 // The target comes first.
 #include <hwy/highway.h>

@@ -1,4 +1,4 @@
-#include "common/parallel/neighbours.h"
+#include "common/parallel/rank_monitor.h"
 
 #include <doctest/doctest.h>
 
@@ -34,7 +34,7 @@ class Child {
     if (!ended_) waitpid(id_, nullptr, 0);
   }
 
-  Neighbours::Process as_rank(int rank) const { return {rank, id_}; }
+  RankMonitor::Process as_rank(int rank) const { return {rank, id_}; }
 
   void signal(int number) const {
     if (!ended_) kill(id_, number);
@@ -64,8 +64,8 @@ int sleeps() {
 TEST_CASE("A rank that has said why all end leaves with its own status, though others end before it") {
   Child other(sleeps);
   Child rank([&] {
-    Neighbours neighbours(0, {other.as_rank(1)});
-    neighbours.notify();
+    RankMonitor monitor(0, {other.as_rank(1)});
+    monitor.notify();
     std::this_thread::sleep_for(milliseconds(800));
     return 7;
   });
@@ -78,7 +78,7 @@ TEST_CASE("A rank that has said why all end leaves with its own status, though o
 TEST_CASE("A rank that loses another ends with status 1") {
   Child other(sleeps);
   Child rank([&] {
-    const Neighbours neighbours(0, {other.as_rank(1)});
+    const RankMonitor monitor(0, {other.as_rank(1)});
     return sleeps();
   });
   std::this_thread::sleep_for(milliseconds(200));
@@ -90,7 +90,7 @@ TEST_CASE("A rank that loses another ends with status 1") {
 TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpirun ends it") {
   Child teller(sleeps);
   Child rank([&] {
-    const Neighbours neighbours(1, {teller.as_rank(0)});
+    const RankMonitor monitor(1, {teller.as_rank(0)});
     return sleeps();
   });
   std::this_thread::sleep_for(milliseconds(200));
@@ -104,7 +104,7 @@ TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpiru
 TEST_CASE("A rank hears why all end even while its main thread has no processor") {
   Child teller(sleeps);
   Child rank([&] {
-    const Neighbours neighbours(1, {teller.as_rank(0)});
+    const RankMonitor monitor(1, {teller.as_rank(0)});
     if (vfork() == 0) {  // the parent's thread waits for the child, and no signal interrupts that
       sleep(2);
       _exit(0);
@@ -122,8 +122,8 @@ TEST_CASE("A rank hears why all end even while its main thread has no processor"
 TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
   Child leader(sleeps), other(sleeps);
   const auto follow = [&](int rank) {
-    Neighbours neighbours(rank, {leader.as_rank(0), other.as_rank(3)}, milliseconds(60'000));
-    neighbours.follow_rank_0(milliseconds(1500), [] { std::_Exit(5); });
+    RankMonitor monitor(rank, {leader.as_rank(0), other.as_rank(3)}, milliseconds(60'000));
+    monitor.follow_rank_0(milliseconds(1500), [] { std::_Exit(5); });
     return sleeps();
   };
   Child follower([&] { return follow(1); }), stopped([&] { return follow(2); });
@@ -146,10 +146,10 @@ TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
 
 TEST_CASE("A rank that stays stopped ends the others, of which the first one that runs says so") {
   Child stopped(sleeps);
-  std::vector<Neighbours::Process> started{stopped.as_rank(0)};
+  std::vector<RankMonitor::Process> started{stopped.as_rank(0)};
   const auto watch = [&](int rank) {
     return [started, rank] {
-      const Neighbours neighbours(rank, started, milliseconds(1000));
+      const RankMonitor monitor(rank, started, milliseconds(1000));
       return sleeps();
     };
   };
@@ -172,7 +172,7 @@ TEST_CASE("A rank that stays stopped ends the others, of which the first one tha
 TEST_CASE("A rank that is stopped itself ends nothing when it goes on") {
   Child other(sleeps);
   Child rank([&] {
-    const Neighbours neighbours(0, {other.as_rank(1)}, milliseconds(500));
+    const RankMonitor monitor(0, {other.as_rank(1)}, milliseconds(500));
     return sleeps();
   });
   std::this_thread::sleep_for(milliseconds(100));

@@ -1,4 +1,4 @@
-#include "common/measure/load.h"
+#include "common/measure/workload.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-void add_options(OptionSink& sink, LoadOptions& options) {
+void add_options(OptionSink& sink, Workload& options) {
   sink.add("--num-requests", &options.requests, "number of requests at each rate", between(1, 1'000'000));
   sink.add("--common-tokens", &options.common_tokens, "length of the prefix that all prompts share",
            at_least(0));
@@ -28,7 +28,7 @@ void add_options(OptionSink& sink, FleetOptions& options) {
   sink.add("--link-us", &options.link_us, "microseconds to start each call to the other ranks", at_least(0));
 }
 
-std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most) {
+std::vector<RandomRequest> random_requests(const Workload& options, double rate, int most) {
   const int half = most / 2;
   if (options.common_tokens >= half) {
     throw UsageError("--common-tokens is {}, but it must be below {}, half the positions of a text",
@@ -41,11 +41,11 @@ std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, in
     const double drawn = mean == 1 ? 0.0 : std::floor(exponential() / -std::log1p(-1.0 / mean));
     return static_cast<int>(std::min(1.0 + drawn, static_cast<double>(limit)));
   };
-  std::vector<LoadedRequest> requests;
+  std::vector<RandomRequest> requests;
   double now = 0.0;
   for (int i = 0; i < options.requests; ++i) {
     now += exponential() / rate;
-    LoadedRequest request{now, std::vector<int>(static_cast<std::size_t>(options.common_tokens), 1)};
+    RandomRequest request{now, std::vector<int>(static_cast<std::size_t>(options.common_tokens), 1)};
     for (int own = geometric(options.prompt_tokens, half - options.common_tokens); own > 0; --own)
       request.prompt.push_back(static_cast<int>(generator() % 100));
     // The newest token needs no position.

@@ -1,0 +1,421 @@
+#include "common/text/schema_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/quoted.h"
+
+namespace staircase {
+
+using Json = SchemaReader::Json;
+using Schemas = SchemaReader::Schemas;
+
+namespace {
+
+constexpr std::size_t kMaxDepth = 100;
+constexpr int kMaxParts = 1'000'000, kMaxAlternatives = 1'000;
+
+constexpr std::string_view kNotes[] = {"title",       "description", "default",  "examples",
+                                       "example",     "$schema",     "$comment", "$defs",
+                                       "definitions", "deprecated",  "readOnly", "writeOnly"};
+
+std::string percent_decoded(const std::string& text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string digits = text.substr(i + 1 > text.size() ? text.size() : i + 1, 2);
+    const bool is_code = text[i] == '%' && digits.size() == 2 &&
+                         digits.find_first_not_of("0123456789abcdefABCDEF") == digits.npos;
+    decoded += is_code ? static_cast<char>(std::stoi(digits, nullptr, 16)) : text[i];
+    if (is_code) i += 2;
+  }
+  return decoded;
+}
+
+int type_of(const Json& value) {
+  if (value.is_number()) return SchemaReader::is_whole(value) ? kWhole : kFraction;
+  return value.is_null()      ? kNull
+         : value.is_boolean() ? kBoolean
+         : value.is_string()  ? kString
+         : value.is_array()   ? kArray
+                              : kObject;
+}
+
+/// Objects are the same in any order of their members.
+bool is_same(const Json& one, const Json& other) {
+  if (one.is_object() && other.is_object()) {
+    return one.size() == other.size() && std::ranges::all_of(one.items(), [&](const auto& item) {
+             return other.contains(item.key()) && is_same(item.value(), other.at(item.key()));
+           });
+  }
+  if (one.is_array() && other.is_array())
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(), is_same);
+  return one == other;
+}
+
+}  // namespace
+
+SchemaReader::SchemaReader(Json document) : document_(std::move(document)) {
+  paths_[&document_] = "";
+  const Json id = document_.is_object() ? document_.value("$schema", Json()) : Json();
+  for (const std::string_view old : {"draft-03", "draft-04", "draft-06", "draft-07"})
+    ref_is_alone_ |= id.is_string() && id.get<std::string>().find(old) != std::string::npos;
+}
+
+void SchemaReader::fail_at(const std::string& path, std::string_view what) const {
+  throw UsageError("the schema cannot be used at {}: {}", path.empty() ? "its root" : printable(path), what);
+}
+
+void SchemaReader::fail(const Json* schema, std::string_view what) const {
+  fail_at(paths_.at(schema), what);
+}
+
+void SchemaReader::fail(const Json* schema, const std::string& keyword, std::string_view what) const {
+  fail_at(paths_.at(schema) + "/" + keyword, what);
+}
+
+void SchemaReader::count(std::size_t parts) {
+  made_ += parts;
+  if (made_ > kMaxParts) throw UsageError("the schema has more than {} parts as a grammar", kMaxParts);
+}
+
+// ── Parts ──
+
+std::string in_pointer(const std::string& name) {
+  std::string written;
+  for (const char c : name) written += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return written;
+}
+
+const Json* SchemaReader::within(const Json* schema, const std::string& keyword) {
+  return at(&schema->at(keyword), paths_.at(schema) + "/" + keyword);
+}
+
+/// Remembers where a schema is.
+const Json* SchemaReader::at(const Json* schema, const std::string& path) {
+  paths_.try_emplace(schema, path);
+  if (!schema->is_object() && !schema->is_boolean()) fail_at(path, "a schema is an object, true or false");
+  return schema;
+}
+
+Schemas SchemaReader::listed(const Json* schema, const std::string& keyword) {
+  Schemas all;
+  for (std::size_t i = 0; i < schema->at(keyword).size(); ++i)
+    all.push_back(at(&schema->at(keyword)[i], fmt::format("{}/{}/{}", paths_.at(schema), keyword, i)));
+  return all;
+}
+
+std::vector<std::string> SchemaReader::required_in(const Schemas& all) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const Json* schema : all)
+    if (schema->contains("required"))
+      for (const Json& name : schema->at("required"))
+        if (seen.insert(name.get<std::string>()).second) names.push_back(name.get<std::string>());
+  return names;
+}
+
+Schemas SchemaReader::member(const Schemas& all, const std::string& name) {
+  Schemas schemas;
+  for (const Json* schema : all) {
+    const Json* found = property(schema, name);
+    if (found != nullptr)
+      schemas.push_back(at(found, paths_.at(schema) + "/properties/" + in_pointer(name)));
+    else if (schema->contains("additionalProperties"))
+      schemas.push_back(within(schema, "additionalProperties"));
+  }
+  return schemas;
+}
+
+const Json* SchemaReader::property(const Json* schema, const std::string& name) {
+  if (!schema->contains("properties")) return nullptr;
+  const auto [known, is_new] = properties_.try_emplace(schema);
+  if (is_new)
+    for (const auto& [key, value] : schema->at("properties").items()) known->second[key] = &value;
+  const auto found = known->second.find(name);
+  return found == known->second.end() ? nullptr : found->second;
+}
+
+// ── Which schemas hold together ──
+
+std::vector<Schemas> SchemaReader::alternatives(const Schemas& schemas) {
+  std::vector<Schemas> all{{}};
+  for (const Json* schema : schemas) all = both(all, alternatives(schema), schema);
+  return all;
+}
+
+std::vector<Schemas> SchemaReader::both(const std::vector<Schemas>& some, const std::vector<Schemas>& others,
+                                        const Json* place) {
+  std::vector<Schemas> all;
+  for (const Schemas& one : some) {
+    for (const Schemas& other : others) {
+      Schemas& joined = all.emplace_back(one);
+      for (const Json* schema : other)
+        if (std::ranges::find(joined, schema) == joined.end()) joined.push_back(schema);
+      count(joined.size());
+    }
+  }
+  if (all.size() > kMaxAlternatives) fail(place, "it has more than 1000 combinations of alternatives");
+  return all;
+}
+
+std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
+  if (schema->is_boolean()) return schema->get<bool>() ? std::vector<Schemas>{{}} : std::vector<Schemas>{};
+  if (std::ranges::find(open_, schema) != open_.end()) fail(schema, "it refers to itself");
+  if (open_.size() > kMaxDepth) fail(schema, "more than 100 schemas refer to one another");
+  open_.push_back(schema);
+  std::vector<Schemas> all{{schema}};
+  if (schema->contains("$ref") && ref_is_alone_) {
+    all = alternatives(referred(schema));
+  } else {
+    check(schema);
+    if (schema->contains("$ref")) all = both(all, alternatives(referred(schema)), schema);
+    if (schema->contains("allOf"))
+      for (const Json* one : listed(schema, "allOf")) all = both(all, alternatives(one), schema);
+    if (schema->contains("anyOf")) {
+      std::vector<Schemas> any;
+      for (const Json* one : listed(schema, "anyOf"))
+        for (Schemas& way : alternatives(one)) any.push_back(std::move(way));
+      all = both(all, any, schema);
+    }
+    if (schema->contains("oneOf")) all = both(all, one_of(schema), schema);
+  }
+  open_.pop_back();
+  return all;
+}
+
+std::vector<Schemas> SchemaReader::one_of(const Json* schema) {
+  std::vector<std::vector<Schemas>> each;
+  for (const Json* one : listed(schema, "oneOf")) each.push_back(alternatives(one));
+  std::vector<Schemas> any;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    for (const Schemas& one : each[i]) {
+      for (const Schemas& other : any)
+        if (!exclude(one, other, 0))
+          fail(schema, "oneOf", "two of its alternatives may hold at once; anyOf allows that");
+    }
+    any.insert(any.end(), each[i].begin(), each[i].end());
+  }
+  return any;
+}
+
+const Json* SchemaReader::referred(const Json* schema) {
+  const Json& reference = schema->at("$ref");
+  if (!reference.is_string()) fail(schema, "$ref", "it must be a string");
+  const std::string text = percent_decoded(reference.get<std::string>());
+  if (text != "#" && !text.starts_with("#/"))
+    fail(schema, "$ref", "only places within the schema are followed, as in #/$defs/name");
+  const Json* found = &document_;
+  std::string path;
+  for (std::size_t from = 2; from <= text.size();) {
+    const std::size_t to = std::min(text.find('/', from), text.size());
+    std::string name = text.substr(from, to - from);
+    path += "/" + name;
+    for (const auto& [written, meant] : {std::pair("~1", "/"), std::pair("~0", "~")})
+      for (std::size_t i = 0; (i = name.find(written, i)) != name.npos; ++i) name.replace(i, 2, meant);
+    const bool is_index =
+        !name.empty() && name.size() < 8 && name.find_first_not_of("0123456789") == name.npos;
+    if (found->is_object() && found->contains(name))
+      found = &found->at(name);
+    else if (found->is_array() && is_index && std::stoul(name) < found->size())
+      found = &(*found)[std::stoul(name)];
+    else
+      fail(schema, "$ref", "there is nothing at " + printable(text));
+    if (found->is_object() && found->contains("$id") && found->at("$id").is_string())
+      fail(schema, "$ref", "a schema with an $id of its own lies on the way");
+    from = to + 1;
+  }
+  return at(found, path);
+}
+
+/// Whether no value is valid under both, as far as types, values, and the values of required properties
+/// tell.
+bool SchemaReader::exclude(const Schemas& one, const Schemas& other, int depth) {
+  Schemas both = one;
+  both.insert(both.end(), other.begin(), other.end());
+  const int types = types_of(both);
+  if (types == 0) return true;
+  if (const auto values = values_of(both)) return values->empty();
+  if (types != kObject || depth == 3) return false;
+  for (const std::string& name : required_in(both)) {
+    const std::size_t open = open_.size();
+    try {
+      bool are_excluded = true;
+      for (const Schemas& a : alternatives(member(one, name)))
+        for (const Schemas& b : alternatives(member(other, name))) are_excluded &= exclude(a, b, depth + 1);
+      if (are_excluded) return true;
+    } catch (const UsageError&) {  // such as a reference back to here; another property may tell
+      open_.resize(open);
+    }
+  }
+  return false;
+}
+
+// ── What a schema may say ──
+
+void SchemaReader::check(const Json* schema) {
+  if (!checked_.insert(schema).second) return;
+  const bool is_root = schema == &document_;
+  for (const auto& [key, value] : schema->items()) {
+    const auto need = [&, &key = key](bool is_right, std::string_view what) {
+      if (!is_right) fail(schema, in_pointer(key), fmt::format("it must be {}", what));
+    };
+    const auto is_count = [](const Json& value) {
+      return value.is_number() && value.get<double>() >= 0 && is_whole(value);
+    };
+    if (key == "type") {
+      need(value.is_string() || (value.is_array() && !value.empty()),
+           "the name of a type or a list of names");
+      types_of(schema);
+    } else if (key == "enum" || key == "anyOf" || key == "oneOf" || key == "allOf") {
+      need(value.is_array() && (!value.empty() || key == "enum"), "a list that is not empty");
+    } else if (key == "properties") {
+      need(value.is_object(), "an object of schemas");
+    } else if (key == "required") {
+      need(value.is_array() && std::ranges::all_of(value, [](const Json& name) { return name.is_string(); }),
+           "a list of names");
+    } else if (key == "minItems" || key == "maxItems" || key == "minLength" || key == "maxLength" ||
+               key == "minProperties" || key == "maxProperties") {
+      need(is_count(value), "a whole number that is not negative");
+    } else if (key == "minimum" || key == "maximum") {
+      need(value.is_number(), "a number");
+    } else if (key == "exclusiveMinimum" || key == "exclusiveMaximum") {
+      need(value.is_number() || value.is_boolean(), "a number");
+    } else if (key == "pattern" || key == "format") {
+      need(value.is_string(), "a string");
+    } else if (key == "prefixItems") {
+      need(value.is_array(), "a list of schemas");
+    } else if (key == "nullable") {
+      need(value.is_boolean(), "true or false");
+    } else if (key == "items" || key == "additionalItems" || key == "additionalProperties" || key == "$ref" ||
+               key == "const") {
+      // These are read where they are used.
+    } else if ((key == "$id" || key == "id") &&
+               (is_root || !value.is_string() || value.get<std::string>().starts_with("#"))) {
+      // It names the whole.
+    } else if ((key == "uniqueItems" && value == false) ||
+               (key == "patternProperties" && value == Json::object())) {
+      // These change nothing.
+    } else if (std::ranges::find(kNotes, key) == std::end(kNotes)) {
+      fail(schema, in_pointer(key), "this keyword is not supported");
+    }
+  }
+}
+
+bool SchemaReader::is_whole(const Json& value) {
+  return value.is_number() &&
+         (!value.is_number_float() || std::floor(value.get<double>()) == value.get<double>());
+}
+
+int SchemaReader::types_of(const Json* schema) const {
+  if (!schema->contains("type")) return kAllTypes;
+  static const std::map<std::string, int> known{
+      {"null", kNull},     {"boolean", kBoolean}, {"integer", kWhole}, {"number", kWhole | kFraction},
+      {"string", kString}, {"array", kArray},     {"object", kObject}};
+  const Json& type = schema->at("type");
+  int types = schema->contains("nullable") && schema->at("nullable") == true ? kNull : 0;
+  for (const Json& name : type.is_array() ? type : Json::array({type})) {
+    const auto found = name.is_string() ? known.find(name.get<std::string>()) : known.end();
+    if (found == known.end())
+      fail(schema, "type", "the types are null, boolean, integer, number, string, array and object");
+    types |= found->second;
+  }
+  return types;
+}
+
+int SchemaReader::types_of(const Schemas& all) const {
+  int types = kAllTypes;
+  for (const Json* schema : all) types &= types_of(schema);
+  return types;
+}
+
+std::optional<std::vector<Json>> SchemaReader::values_of(const Schemas& all) {
+  std::optional<std::vector<Json>> left;
+  for (const Json* schema : all) {
+    for (const char* keyword : {"enum", "const"}) {
+      if (!schema->contains(keyword)) continue;
+      std::vector<Json> values{schema->at(keyword)};
+      if (keyword == std::string_view("enum")) values = schema->at(keyword).get<std::vector<Json>>();
+      const auto is_in = [](const Json& value, const std::vector<Json>& list) {
+        return std::ranges::any_of(list, [&](const Json& one) { return is_same(one, value); });
+      };
+      if (!left)
+        left = values;
+      else
+        std::erase_if(*left, [&](const Json& value) { return !is_in(value, values); });
+      count(values.size());
+    }
+  }
+  if (left) {
+    const int types = types_of(all);
+    std::erase_if(*left,
+                  [&](const Json& value) { return !(types & type_of(value)) || !is_valid(value, all); });
+  }
+  return left;
+}
+/// Whether a value of an enum is valid under the other keywords.
+bool SchemaReader::is_valid(const Json& value, const Schemas& all) const {
+  for (const Json* schema : all) {
+    for (const auto& [key, limit] : schema->items()) {
+      const bool is_string = value.is_string(), is_list = value.is_array(), is_object = value.is_object();
+      const bool of_string = key == "minLength" || key == "maxLength";
+      if ((is_string && (key == "pattern" || key == "format")) ||
+          (is_list && (key == "items" || key == "prefixItems" || key == "minItems" || key == "maxItems")) ||
+          (is_object && (key == "properties" || key == "required" || key == "additionalProperties" ||
+                         key == "minProperties" || key == "maxProperties")))
+        fail(schema, key, "beside enum or const, this keyword is not supported");
+      if (is_string && of_string) {
+        const std::string& text = value.get_ref<const std::string&>();
+        const auto length =
+            static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+        if (key == "minLength" ? length < limit.get<double>() : length > limit.get<double>()) return false;
+      }
+    }
+    if (value.is_number()) {
+      const Bounds bounds = bounds_of({schema});
+      const double number = value.get<double>();
+      if ((bounds.least && (number < *bounds.least || (bounds.excludes_least && number == *bounds.least))) ||
+          (bounds.most && (number > *bounds.most || (bounds.excludes_most && number == *bounds.most))))
+        return false;
+    }
+  }
+  return true;
+}
+
+SchemaReader::Bounds SchemaReader::bounds_of(const Schemas& all) {
+  Bounds bounds;
+  const auto tighten_least = [&](double limit, bool excludes, const Json* by) {
+    if (bounds.least && (*bounds.least > limit || (*bounds.least == limit && bounds.excludes_least))) return;
+    bounds.least = limit, bounds.excludes_least = excludes, bounds.least_by = by;
+  };
+  const auto tighten_most = [&](double limit, bool excludes, const Json* by) {
+    if (bounds.most && (*bounds.most < limit || (*bounds.most == limit && bounds.excludes_most))) return;
+    bounds.most = limit, bounds.excludes_most = excludes, bounds.most_by = by;
+  };
+  for (const Json* schema : all) {
+    const auto is = [&](const char* key, bool wanted) {
+      return schema->contains(key) && schema->at(key) == wanted;
+    };
+    const auto has = [&](const char* key) { return schema->contains(key) && schema->at(key).is_number(); };
+    if (has("minimum"))
+      tighten_least(schema->at("minimum").get<double>(), is("exclusiveMinimum", true), schema);
+    if (has("maximum"))
+      tighten_most(schema->at("maximum").get<double>(), is("exclusiveMaximum", true), schema);
+    if (has("exclusiveMinimum")) tighten_least(schema->at("exclusiveMinimum").get<double>(), true, schema);
+    if (has("exclusiveMaximum")) tighten_most(schema->at("exclusiveMaximum").get<double>(), true, schema);
+  }
+  return bounds;
+}
+
+std::optional<int> SchemaReader::counted(const Schemas& all, const char* keyword, bool takes_largest) {
+  std::optional<int> found;
+  for (const Json* schema : all) {
+    if (!schema->contains(keyword)) continue;
+    const int limit = static_cast<int>(std::min(schema->at(keyword).get<double>(), 1e9));
+    found = !found ? limit : takes_largest ? std::max(*found, limit) : std::min(*found, limit);
+  }
+  return found;
+}
+
+}  // namespace staircase
