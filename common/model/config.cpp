@@ -18,9 +18,6 @@
 namespace staircase {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kGpt2,    &kGptNeox, &kOlmo,  &kLlama,
-                                       &kMistral, &kQwen2,   &kQwen3, &kGemma3};
-
 /// The object in a file of the model's folder; nothing if there is no such file. A file that is there must be
 /// readable, and a link must lead somewhere.
 std::optional<nlohmann::json> object_in(const std::filesystem::path& file) {
@@ -58,20 +55,6 @@ void read_end_tokens(const Settings& settings, const std::filesystem::path& mode
 }
 
 }  // namespace
-
-const Family* find_family(std::string_view model_type) {
-  for (const Family* family : kFamilies) {
-    if (family->model_type == model_type) return family;
-  }
-  return nullptr;
-}
-
-std::string family_names() {
-  std::string names;
-  for (const Family* family : kFamilies)
-    names += (names.empty() ? "" : ", ") + std::string(family->model_type);
-  return names;
-}
 
 void check_matrix(const Settings& settings, std::string_view name, std::int64_t rows, std::int64_t columns) {
   if (rows * columns <= std::numeric_limits<std::int32_t>::max()) return;

@@ -1,6 +1,7 @@
 // The parts in which families of models differ, each family in its own file: its configuration keys, the
 // names of its weights, and its way from tokens to logits. Read two of these files side by side to see how
-// the families differ.
+// the families differ. To add one, copy gpt_neox.cpp; a relative of Llama goes into llama.cpp. Then name it
+// below, in family.cpp and meson.build, and for GGUF files in gguf_names.cpp and gguf_config.cpp.
 #pragma once
 
 #include <memory>

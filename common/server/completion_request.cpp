@@ -74,6 +74,7 @@ const std::set<std::string>& CompletionRequest::option_keys() {
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model)
     : CompletionRequest(body, model, completion_keys()) {
   max_tokens = kDefaultTokens;
+  // The sentence about a number outside its range comes from base/options.cpp.
   add("--max-new-tokens", &max_tokens, "", at_least(0));
   add("--logprobs", &logprobs, "", between(0, 20));
   add("--echo", &echo, "");
