@@ -244,9 +244,7 @@ class Reader {
     return value ? json(*value) : json();
   }
 
-  void set(const std::string& key, const json& value) {
-    if (!value.is_null()) config_.settings[key] = value;
-  }
+  void set(const std::string& key, const json& value) { config_.settings[key] = value; }
 
   void assume(std::string_view what, std::string_view assumption) {
     config_.remarks.push_back(

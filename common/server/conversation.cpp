@@ -39,10 +39,7 @@ ordered_json content_of(const ordered_json& content, const std::string& key) {
   static constexpr const char* kRight = "a text or a list of text parts";
   if (!content.is_array() || content.empty()) {
     throw refused(key, fmt::format("{} is {}, but it must be {}", key,
-                                   content.is_null()    ? "null"
-                                   : content.is_array() ? "an empty list"
-                                                        : shown(json(content)),
-                                   kRight));
+                                   content.is_array() ? "an empty list" : shown(json(content)), kRight));
   }
   ordered_json parts = ordered_json::array();
   for (std::size_t i = 0; i < content.size(); ++i) {

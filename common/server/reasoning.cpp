@@ -19,7 +19,7 @@ std::string_view without_space_after(std::string_view text) {
 
 /// `text` up to where the marker may have begun, with the space before it.
 std::string_view surely_before(std::string_view text, std::string_view marker) {
-  for (std::size_t length = std::min(marker.size() - 1, text.size()); length > 0; --length) {
+  for (std::size_t length = marker.size() - 1; length > 0; --length) {
     if (text.ends_with(marker.substr(0, length)))
       return without_space_after(text.substr(0, text.size() - length));
   }

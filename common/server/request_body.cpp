@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,17 +29,19 @@ std::size_t distance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
-/// Whether the key is a misspelling of the known one: other capitals or separators, or one wrong letter.
-bool is_misspelt(const std::string& key, const std::string& known) {
+/// How many letters of a misspelt key are wrong, besides capitals and separators; nothing for a key that is
+/// no misspelling of the known one.
+std::optional<std::size_t> wrong_letters(const std::string& key, const std::string& known) {
   const auto plain = [](std::string word) {
     std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });
     std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
     return word;
   };
   const std::string one = plain(key), other = plain(known);
-  if (one == other) return true;
-  if (one.size() < 4 || one.size() > other.size() + 2) return false;
-  return distance(one, other) <= (other.size() < 8 ? 1u : 2u);
+  if (one == other) return 0;
+  if (one.size() < 4 || one.size() > other.size() + 2) return {};
+  const std::size_t wrong = distance(one, other);
+  return wrong <= (other.size() < 8 ? 1 : 2) ? std::optional(wrong) : std::nullopt;
 }
 
 /// Counts the values before the parser builds them, since a value takes far more memory and time than its two
@@ -108,11 +112,16 @@ json read_body(std::string_view body, const BodyKeys& keys, std::size_t most_val
   refuse_keys(values, keys.refused);
   for (const auto& [key, value] : values.items()) {
     if (keys.known.contains(key) || keys.refused.contains(key)) continue;
+    const std::string* nearest = nullptr;
+    std::size_t fewest = 0;
     for (const std::string& known : keys.known) {
-      if (!is_misspelt(key, known)) continue;
-      throw HttpError(400, fmt::format("unknown key {}; did you mean {}?", quote(key), known), key,
-                      "unsupported_parameter");
+      const auto wrong = wrong_letters(key, known);
+      if (wrong && (nearest == nullptr || *wrong < fewest))
+        std::tie(nearest, fewest) = std::pair(&known, *wrong);
     }
+    if (nearest == nullptr) continue;
+    throw HttpError(400, fmt::format("unknown key {}; did you mean {}?", quote(key), *nearest), key,
+                    "unsupported_parameter");
   }
   return values;
 }

@@ -251,6 +251,42 @@ TEST_CASE("/set shows the options and changes one, by the name of the command li
   CHECK_FALSE(talk.top_p);
 }
 
+TEST_CASE("an option of any kind is shown as it is typed, and a mistake puts its value back") {
+  CommandLine line("A program.");
+  LiveOptions settings(line);
+  std::optional<int> threads, top = 4;
+  std::string folder = "a b";
+  std::vector<int> ends{3, 4};
+  unsigned seed = 9;
+  bool refuses = false;
+  settings.add("--threads", NumberOrAuto{&threads}, "help", at_least(1));
+  settings.add("--top", &top, "help", at_least(1));
+  settings.add("--folder", Path{&folder}, "help");
+  settings.add("--ends", &ends, "help", at_least(0));
+  settings.add("--seed", &seed, "help");
+  settings.rule([&] {
+    if (refuses) throw UsageError("no");
+  });
+  using Lines = std::vector<std::string>;
+  CHECK(settings.values() == Lines{"threads auto", "top 4", "folder a b", "ends 3,4", "seed 9"});
+  settings.set("threads", "3");
+  settings.set("top", "off");
+  settings.set("folder", "c");
+  settings.set("seed", "1");
+  const Lines changed{"threads 3", "top off", "folder c", "ends 3,4", "seed 1"};
+  CHECK(settings.values() == changed);
+  refuses = true;
+  for (const char* name : {"threads", "top", "folder", "ends", "seed"}) {
+    CHECK_THROWS_AS(settings.set(name, "7"), UsageError);
+    CHECK(settings.values() == changed);
+  }
+  refuses = false;
+  settings.set("threads", "auto");
+  CHECK(settings.values()[0] == "threads auto");
+  for (const char* name : {"threads", "ends", "seed"})  // only an optional value can be off
+    CHECK_THROWS_AS(settings.set(name, "off"), UsageError);
+}
+
 TEST_CASE("/set reaches what depends on an option, also if its value stays the same") {
   Talk talk;
   int calls = 0;

@@ -421,6 +421,10 @@ TEST_CASE("a default that comes later applies to what was not typed, and the hel
   line.add("--share", &share, "help", between(0, 1));
   CHECK(error_message([&] { line.set_default("--flag", "1"); }) ==
         "--flag is 1, but it must be true or false");
+  for (const bool value : {true, false}) {
+    CHECK(line.set_default("--flag", value ? "true" : "false"));
+    CHECK(flag == value);
+  }
   CHECK(error_message([&] { line.set_default("--share", "2"); }) ==
         "--share is 2, but it must be between 0 and 1");
   OptionTexts texts;

@@ -5,6 +5,9 @@
 #include <csignal>
 
 #ifdef SIGURG
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +89,22 @@ TEST_CASE("A rank that loses another ends with status 1") {
   other.signal(SIGKILL);
   CHECK(rank.status() == 1);  // before anything has waited for the other's end
 }
+
+#ifdef __linux__
+TEST_CASE("A rank whose program has brackets in its name is not lost") {
+  Child other([] {
+    std::this_thread::sleep_for(milliseconds(200));
+    prctl(PR_SET_NAME, "a) Z (T");
+    return sleeps();
+  });
+  Child rank([&] {
+    const Neighbours neighbours(1, {other.as_rank(0)}, milliseconds(300));
+    return sleeps();
+  });
+  std::this_thread::sleep_for(milliseconds(900));
+  CHECK(rank.runs());
+}
+#endif
 
 TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpirun ends it") {
   Child teller(sleeps);

@@ -164,6 +164,7 @@ TEST_CASE("what a message says besides its content reaches the template, and eac
             .text == "why.");
     CHECK(begins_with(refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": 5}}])", key)),
                       fmt::format("400 messages[0].{}: ", key)));
+    CHECK(refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": null}}])", key)) == "");
   }
 }
 
@@ -383,6 +384,104 @@ TEST_CASE("chat_template_kwargs is an object without keys that belong to the bod
   CHECK(begins_with(refusal(hello(R"("add_generation_prompt": 1)")), "400 add_generation_prompt: "));
 }
 
+TEST_CASE("a key that is read and written with a capital is named, in each body") {
+  TestPrompts prompts;
+  const auto check = [&](const std::vector<std::string>& keys, const auto& read) {
+    for (const std::string& key : keys) {
+      std::string other = key;
+      other[0] = static_cast<char>(std::toupper(other[0]));
+      CHECK(refusal_of([&] { read(fmt::format(R"({{"{}": 1}})", other)); }) ==
+            fmt::format("400 {}: unknown key \"{}\"; did you mean {}?", other, other, key));
+    }
+  };
+  check({"model",
+         "messages",
+         "max_tokens",
+         "min_tokens",
+         "temperature",
+         "top_p",
+         "top_k",
+         "min_p",
+         "n",
+         "stop",
+         "presence_penalty",
+         "frequency_penalty",
+         "logprobs",
+         "repetition_penalty",
+         "logit_bias",
+         "seed",
+         "stream",
+         "stream_options",
+         "ignore_eos",
+         "max_completion_tokens",
+         "top_logprobs",
+         "chat_template_kwargs",
+         "add_generation_prompt",
+         "separate_reasoning",
+         "response_format"},
+        [](const std::string& body) { request(body); });
+  const std::vector<std::string> of_template{"model", "messages", "chat_template_kwargs",
+                                             "add_generation_prompt"};
+  check(of_template, [&](const std::string& body) { apply_template(body, model(), prompts); });
+  check(of_template, [&](const std::string& body) { tokenize(body, model(), prompts); });
+  check({"prompt", "add_special_tokens", "return_token_strs"},
+        [&](const std::string& body) { tokenize(body, model(), prompts); });
+  check({"model", "tokens"}, [](const std::string& body) { detokenize(body, model()); });
+}
+
+TEST_CASE("a role or content of null is one that is missing") {
+  CHECK(refused_messages(R"([{"role": null, "content": "a"}])") ==
+        "400 messages[0].role: messages[0] has no role");
+  CHECK(
+      refused_messages(R"([{"role": "user", "content": null}])") ==
+      "400 messages[0].content: messages[0].content is null, but it must be a text or a list of text parts");
+}
+
+TEST_CASE(
+    "an unknown key suggests the known one with a letter more, less or changed, and a long one with two") {
+  const auto suggested = [](const std::string& key) {
+    const std::string message = refusal(hello(fmt::format("\"{}\": 1", key)));
+    const std::size_t begin = message.find("did you mean ");
+    return begin == message.npos ? "" : message.substr(begin + 13);
+  };
+  for (const char* close : {"xstream", "tream", "streamx", "strea", "stxream", "stram", "stxeam", "st-ream"})
+    CHECK(suggested(close) == "stream?");
+  for (const char* far : {"xxstream", "ream", "streamxx", "sxrexm", "streaming"}) CHECK(suggested(far) == "");
+  for (const char* close : {"xxtemperature", "mperature", "temperaturexx", "temperatu", "xemperaturx"})
+    CHECK(suggested(close) == "temperature?");
+  for (const char* far : {"xxxtemperature", "perature", "temperaturexxx", "temperat", "xemxeratxre"})
+    CHECK(suggested(far) == "");
+  CHECK(suggested("top") == "");  // too short
+}
+
+TEST_CASE("a wrong value is named by /tokenize, too, where a prompt does not need it") {
+  TestPrompts prompts;
+  for (const std::string key :
+       {"add_generation_prompt", "chat_template_kwargs", "add_special_tokens", "return_token_strs"}) {
+    const std::string body = fmt::format(R"({{"prompt": "a", "{}": 1}})", key);
+    CHECK(begins_with(refusal_of([&] { tokenize(body, model(), prompts); }),
+                      fmt::format("400 {}: {} is 1, ", key, key)));
+  }
+}
+
+TEST_CASE("only a constraint on an answer that begins with thoughts is refused") {
+  const std::string thinks = "{{ messages[0].content }}<think>\n";
+  const std::string choice = R"("response_format": {"type": "json_object"})";
+  const std::string separate = R"("separate_reasoning": true)";
+  const ServedModel ends(
+      "ends", tokenizer(),
+      {.vocab_size = tokenizer().vocab_size(), .n_positions = 64, .end_tokens = EndTokens({0})});
+  const auto refused = [&](const std::string& more, const std::string& source) {
+    TestPrompts prompts(source);
+    return refusal_of([&] { ChatRequest(hello(more), ends, prompts); });
+  };
+  CHECK(begins_with(refused(choice + ", " + separate, thinks),
+                    "400 separate_reasoning: the template lets this answer begin with thoughts"));
+  CHECK(refused(choice, thinks) == "");
+  CHECK(refused(separate, thinks) == "");
+  CHECK(refused(choice + ", " + separate, kChatMl) == "");
+}
+
 TEST_CASE("tokens of a text, of a conversation, and back") {
   TestPrompts prompts;
   const auto tokens = [&](const std::string& body) { return json::parse(tokenize(body, model(), prompts)); };
@@ -412,6 +511,7 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   CHECK(chat["tokens"] == json(request("{" + kHello + "}").prompts().front()));
   CHECK(chat["token_strs"][0] == "<|im_start|>");
   CHECK(chat["token_strs"].size() == chat["count"]);
+  CHECK(tokens(R"({"prompt": "", "return_token_strs": true})")["token_strs"] == json::array());
   CHECK(json::parse(detokenize(json{{"tokens", chat["tokens"]}}.dump(), model())) ==
         json{{"prompt", request("{" + kHello + "}").rendered().text}});
   CHECK(json::parse(apply_template(hello(R"("add_generation_prompt": false)"), model(), prompts)) ==

@@ -8,6 +8,7 @@
 
 #include "common/base/file.h"
 #include "common/server/chat_request.h"
+#include "common/server/reasoning.h"
 #include "common/text/tokenizer_json.h"
 #include "tests/error_message.h"
 
@@ -386,6 +387,60 @@ TEST_CASE("an end marker that ends nothing is text, with its log-probabilities")
   CHECK(choice["message"]["content"] == "a<|im_end|>b<|im_end|>");
   CHECK(choice["logprobs"]["content"].size() == 4);
   CHECK(choice["logprobs"]["content"][1]["token"] == "<|im_end|>");
+}
+
+TEST_CASE("what can be no marker is sent at once, and a marker alone is no text") {
+  ReasoningSplit split(true);
+  CHECK(split.push("Well").reasoning == "Well");
+  CHECK(split.push(" then<").reasoning == " then");
+  CHECK(split.push("/thin").reasoning == "");
+  CHECK(split.push("g").reasoning == "</thing");
+  for (const bool begins_within : {false, true}) {
+    ReasoningSplit marker(begins_within);
+    CHECK(marker.push("<think>").content == "");
+    const SplitText rest = marker.finish();
+    CHECK(rest.reasoning + rest.content == "");
+  }
+}
+
+TEST_CASE("a token is sent with its text, even while a stop sequence may take what comes after it") {
+  Answer answer(R"(, "logprobs": true, "stream": true)");
+  const auto add = [&](const char* bytes, const char* text) {
+    Token token{.id = tokenizer().encode(bytes).front()};
+    token.text = text;
+    token.logprobs = Logprobs{-0.5f, {}};
+    answer.reply->add_token(0, token);
+  };
+  const auto sent = [&] {
+    int count = 0;
+    for (std::size_t at = 0; (at = answer.client->stream.find("\"logprob\":", at)) != std::string::npos; ++at)
+      ++count;
+    return count;
+  };
+  add("a", "a");
+  CHECK(sent() == 1);
+  add("b", "");
+  CHECK(sent() == 1);
+  add("a", "b");
+  CHECK(sent() == 2);
+}
+
+TEST_CASE("a completion's token has its likeliest once, and none where nothing was computed") {
+  const ReplyForm& form = completion_form();
+  CHECK(form.formats_end());
+  CHECK_FALSE(chat_form().formats_end());
+  const int a = tokenizer().encode("a").front(), b = tokenizer().encode("b").front();
+  Token token{.id = a};
+  token.logprobs = Logprobs{-0.5f, {{a, -0.5f}, {b, -1.5f}}};
+  LogprobJson lists = form.format(tokenizer(), token, 3);
+  CHECK(lists.tokens == "\"a\"");
+  CHECK(lists.token_logprobs == "-0.5");
+  CHECK(lists.top_logprobs == "{\"a\":-0.5,\"b\":-1.5}");
+  CHECK(lists.text_offset == "3");
+  token.logprobs = Logprobs{};  // the first token of an echoed prompt
+  lists = form.format(tokenizer(), token, 0);
+  CHECK(lists.token_logprobs == "null");
+  CHECK(lists.top_logprobs == "null");
 }
 
 TEST_CASE("reasoning is separated from the content on request, wherever tokens cut the markers") {

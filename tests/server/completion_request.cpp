@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/decoding/row.h"
+#include "common/server/access.h"
 #include "common/server/completion_server.h"
 #include "common/server/metrics.h"
 #include "tests/error_message.h"
+#include "tests/temporary_folder.h"
 
 using namespace staircase;
 
@@ -54,6 +56,108 @@ std::string with(const std::string& more) {
 
 }  // namespace
 
+TEST_CASE("one of the file's keys opens the server, whatever space is around it, and nothing else") {
+  const TemporaryFolder folder;
+  folder.write("keys", "\xef\xbb\xbf first \t\r\n\n\tsecond\r\n");
+  const Access access({.api_key_file = (folder.path() / "keys").string()});
+  const auto status = [&](const std::string& authorization) {
+    try {
+      access.check_key({.authorization = authorization});
+    } catch (const HttpError& error) {
+      CHECK(error.fields == HttpFields{{"WWW-Authenticate", "Bearer"}});
+      CHECK(error.code == "invalid_api_key");
+      return error.status;
+    }
+    return 200;
+  };
+  for (const char* right : {"Bearer first", "bearer first", "BEARER\tsecond", "Bearer  \t first \t "}) {
+    CAPTURE(right);
+    CHECK(status(right) == 200);
+  }
+  for (const char* wrong : {"", "first", "Bearerfirst", "Bearer", "Bearer ", "Bearer \t", "Bearer firs",
+                            "Bearer firsu", "Bearer xirst", "Bearer firstfirst", "Bearer FIRST",
+                            "Bearer first second", "Basic first", "Bear first", "Bearerx first"}) {
+    CAPTURE(wrong);
+    CHECK(status(wrong) == 401);
+  }
+  Access({}).check_key({});  // without a file, none is needed
+  folder.write("none", " \r\n\t\n");
+  const std::string none = (folder.path() / "none").string();
+  CHECK(error_message([&] { Access({.api_key_file = none}); }) ==
+        fmt::format("--api-key-file {}: it contains no key", none));
+}
+
+TEST_CASE("a host is this server's if only this machine can have its name, or an option names it") {
+  const auto refused = [](const Access& access, const std::string& host) {
+    return error_message([&] { access.check_host({.host = host}); });
+  };
+  const Access named({.allowed_hosts = {"Example.org:80"}});
+  Access local({});
+  CHECK(refused(local, "evil.org") == "");
+  local.serve_locally();
+  for (const char* own :
+       {"localhost", "LOCALHOST:8080", "a.localhost:1", "127.0.0.1:80", "10.0.0.7", "[::1]:80", "[::1]"}) {
+    CAPTURE(own);
+    CHECK(refused(named, own) == "");
+    CHECK(refused(local, own) == "");
+  }
+  for (const char* host : {"example.org", "EXAMPLE.org:8080"}) {
+    CHECK(refused(named, host) == "");
+    CHECK(refused(local, host) == fmt::format("the host \"{}\" is not this server's; with --allowed-host "
+                                              "example.org it is",
+                                              host));
+  }
+  for (const char* other :
+       {"example.com", "a.example.org", "localhost.evil.org", "alocalhost", "1.2.3.4.evil.org"}) {
+    CAPTURE(other);
+    CHECK(refused(named, other) != "");
+  }
+}
+
+TEST_CASE("a browser gets the fields that let a page of an allowed origin read the answer") {
+  const auto fields = [](const std::vector<std::string>& origins, const std::string& origin) {
+    return Access({.cors_origins = origins}).cross_origin_fields({.origin = origin});
+  };
+  const HttpFields varies{{"Vary", "Origin"}};
+  HttpFields allowed = varies;
+  allowed.emplace_back("Access-Control-Allow-Origin", "https://a.b");
+  allowed.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  CHECK(fields({}, "https://a.b") == HttpFields{});
+  CHECK(fields({"https://a.b"}, "") == varies);
+  CHECK(fields({"https://a.b"}, "https://c.d") == varies);
+  CHECK(fields({"https://c.d", "https://a.b"}, "https://a.b") == allowed);
+  CHECK(fields({"*"}, "https://a.b") == allowed);
+  CHECK(fields({"*"}, "") == varies);
+  for (const std::string asked : {"", "authorization,x-more"}) {
+    CHECK(Access::preflight({.asked_fields = asked}).fields ==
+          HttpFields{{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
+                     {"Access-Control-Allow-Headers",
+                      asked.empty() ? "Authorization, Content-Type, X-Request-Id" : asked},
+                     {"Access-Control-Max-Age", "600"}});
+  }
+}
+
+TEST_CASE("a body is plain JSON by its fields, or it is refused") {
+  const auto status = [](const std::string& type, const std::string& encoding) {
+    try {
+      require_json_body({.content_type = type, .content_encoding = encoding});
+    } catch (const HttpError& error) {
+      if (!encoding.empty()) CHECK(error.fields == HttpFields{{"Accept-Encoding", "identity"}});
+      return error.status;
+    }
+    return 200;
+  };
+  for (const char* type :
+       {"application/json", " Application/JSON ", "application/json; charset=utf-8", "application/json ;x"})
+    CHECK(status(type, "") == 200);
+  for (const char* type :
+       {"", "text/plain", "application/jsonx", "application/json+x", "application", ";application/json"})
+    CHECK(status(type, "") == 415);
+  for (const char* encoding : {"identity", " Identity\t"}) CHECK(status("application/json", encoding) == 200);
+  for (const char* encoding : {"gzip", "identity, gzip", "br"})
+    CHECK(status("application/json", encoding) == 415);
+}
+
 TEST_CASE("--cors-origin is compared as browsers send it, and what they never send is refused") {
   for (const auto& [given, origin] :
        std::map<std::string, std::string>{{"*", "*"},
@@ -91,6 +195,8 @@ TEST_CASE("--cors-origin is compared as browsers send it, and what they never se
                             "https://*.a.b",
                             "http://[::1",
                             "http://[]",
+                            "http://::]",
+                            "http://a]",
                             "http://::1",
                             "NULL",
                             "**"}) {
