@@ -339,6 +339,7 @@ TEST_CASE("~ is the own home folder, and no other") {
     CHECK(talk.note("/load " + name).find("only your own ~/ has a meaning here") != std::string::npos);
   }
   CHECK(talk.note("/load ~/no/talk.json").find("does not exist") != std::string::npos);
+  CHECK(talk.note("/load ~").find("is a folder") != std::string::npos);
   CHECK(talk.note("/load ./~no").find("./~no does not exist") == 0);
 }
 

@@ -421,6 +421,22 @@ TEST_CASE("a default that comes later applies to what was not typed, and the hel
   line.add("--share", &share, "help", between(0, 1));
   CHECK(error_message([&] { line.set_default("--flag", "1"); }) ==
         "--flag is 1, but it must be true or false");
+  std::vector<std::string> words{"program"};
+  const auto refusal = [&] {
+    CommandLine other("A program.");
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    return error_message([&] { other.parse(static_cast<int>(pointers.size()), pointers.data()); });
+  };
+  const std::string advice = " (a text of several words needs quotation marks; --help lists the options)";
+  std::string shown;
+  for (const std::string word : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}) {
+    words.push_back(word);
+    shown += " " + word;
+    CHECK(refusal() == "not understood:" + shown + advice);
+  }
+  words.push_back("k");
+  CHECK(refusal() == "not understood:" + shown + " and 1 more" + advice);
   for (const bool value : {true, false}) {
     CHECK(line.set_default("--flag", value ? "true" : "false"));
     CHECK(flag == value);
