@@ -94,7 +94,7 @@ std::string origin_of(const std::string& option) {
   const std::size_t colon = end == host.npos ? end : host.find(':', end);
   const std::string port = colon == host.npos ? "" : host.substr(colon + 1);
   if (colon != host.npos) host.resize(colon);
-  const bool is_address = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  const bool is_address = host.starts_with('[') && host.ends_with(']');
   const std::string_view inside = is_address ? std::string_view(host).substr(1, host.size() - 2) : host;
   if (scheme.empty() || !std::ranges::all_of(scheme, is_one_of("+.-", true)) || inside.empty() ||
       !std::ranges::all_of(inside, is_one_of(is_address ? ":." : ".-_", true)) ||

@@ -176,6 +176,12 @@ TEST_CASE("a marker in a message is text") {
 }
 
 TEST_CASE("an answer may fill the context, and max_completion_tokens is max_tokens") {
+  for (const auto& [more, tokens] : std::vector<std::pair<std::string, int>>{
+           {R"("max_completion_tokens": 7)", 7}, {R"("max_tokens": 8)", 8}, {R"("n": 1)", 0}}) {
+    ChatRequest chat = request(hello(more));
+    CHECK(row_options(chat).stopping.max_new_tokens ==
+          (tokens > 0 ? tokens : 64 - static_cast<int>(chat.prompts().front().size())));
+  }
   const auto length = request("{" + kHello + "}").prompts().front().size();
   CHECK(request("{" + kHello + "}").max_tokens == static_cast<int>(64 - length));
   CHECK(request(hello(R"("max_tokens": 5)")).max_tokens == 5);
@@ -452,6 +458,8 @@ TEST_CASE(
   for (const char* far : {"xxxtemperature", "perature", "temperaturexxx", "temperat", "xemxeratxre"})
     CHECK(suggested(far) == "");
   CHECK(suggested("top") == "");  // too short
+  for (const char* other : {"topp", "top p", "top-p", "TOP_P", "t-o p_p"})
+    CHECK(suggested(other) == "top_p?");
 }
 
 TEST_CASE("a wrong value is named by /tokenize, too, where a prompt does not need it") {

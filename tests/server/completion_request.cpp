@@ -196,7 +196,8 @@ TEST_CASE("--cors-origin is compared as browsers send it, and what they never se
                             "http://[::1",
                             "http://[]",
                             "http://::]",
-                            "http://a]",
+                            "http://abc]",
+                            "http://[abc",
                             "http://::1",
                             "NULL",
                             "**"}) {
@@ -587,4 +588,18 @@ TEST_CASE("metrics are counted, set and put into buckets") {
         "# HELP wait_seconds Waiting.\n# TYPE wait_seconds histogram\n"
         "wait_seconds_bucket{le=\"0.5\"} 2\nwait_seconds_bucket{le=\"1\"} 3\n"
         "wait_seconds_bucket{le=\"+Inf\"} 4\nwait_seconds_sum 9.5\nwait_seconds_count 4\n");
+}
+
+TEST_CASE("a text of as many bytes as may fit is tokenized, and a longer one is not") {
+  std::string_view longest;
+  for (int id = 0; id < tokenizer().vocab_size(); ++id)
+    if (tokenizer().bytes(id).size() > longest.size()) longest = tokenizer().bytes(id);
+  std::string text;
+  for (int i = 0; i < 64; ++i) text += longest;
+  const auto message = [](const std::string& prompt) {
+    return refusal(nlohmann::json{{"prompt", prompt}}.dump());
+  };
+  CHECK(message(text).find(fmt::format("{} bytes", text.size())) == std::string::npos);
+  CHECK(message(text) != "");
+  CHECK(message(text + "a").find(fmt::format("{} bytes", text.size() + 1)) != std::string::npos);
 }
