@@ -703,3 +703,42 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
   std::filesystem::create_symlink(folder.path() / "nowhere", file);
   CHECK(says(error_message([&] { generation_config_of(folder.path()); }), "does not exist"));
 }
+
+TEST_CASE("the sampling that a model recommends is the default of a chat's options and of its requests") {
+  GenerationConfig config{.file = "f",
+                          .sampling = {{"do_sample", "true", true},
+                                       {"temperature", "0.5", true},
+                                       {"top_k", "9", true},
+                                       {"top_p", "1.0", false},
+                                       {"min_p", "0.25", true}},
+                          .others = {}};
+  bool do_sample = false;
+  float temperature = 1.0f, top_p = 0.75f;
+  int top_k = 1;
+  CommandLine line("A program.");
+  line.add("--do-sample", &do_sample, "help");
+  line.add("--temperature", &temperature, "help", at_least(0));
+  line.add("--top-k", &top_k, "help", at_least(1));
+  line.add("--top-p", &top_p, "help", between(0, 1));
+  std::vector<std::string> words{"program", "--top-k", "3"};
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  GenerationConfig taken;
+  line.parse(static_cast<int>(pointers.size()), pointers.data(),
+             [&] { taken = set_chat_defaults(line, config); });
+  CHECK(std::tuple(do_sample, temperature, top_k, top_p) == std::tuple(true, 0.5f, 3, 0.75f));
+  CHECK(list_of(taken.sampling) == "do_sample true, temperature 0.5");  // --top-k is given
+  CHECK(list_of(taken.others) == "min_p 0.25");                         // there is no such option
+
+  CHECK(chat_request_defaults(config) ==
+        OptionTexts{{"temperature", "0.5"}, {"top_k", "9"}, {"top_p", "1.0"}, {"min_p", "0.25"}});
+  config.sampling[0].value = "false";
+  CHECK(chat_request_defaults(config) ==
+        OptionTexts{{"top_k", "9"}, {"top_p", "1.0"}, {"min_p", "0.25"}, {"temperature", "0"}});
+  for (GenerationSetting& setting : config.sampling)
+    if (setting.name == "do_sample") setting.value = "maybe";
+  CHECK(error_message([&] { chat_request_defaults(config); }) ==
+        "f: do_sample is maybe, but it must be true or false");
+  CHECK(error_message([&] { set_chat_defaults(line, config); }) ==
+        "f: --do-sample is maybe, but it must be true or false");
+}
