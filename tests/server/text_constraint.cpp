@@ -283,6 +283,17 @@ TEST_CASE("a constraint that cannot be read is refused with its key and its plac
   }
 }
 
+TEST_CASE("an unknown member of null is left alone, and structured outputs are an object") {
+  CHECK(refusal(R"("structured_outputs": {"regex": "a", "structural_tag": null})") == "");
+  CHECK(refusal(R"("response_format": {"type": "json_object", "schema": null})") == "");
+  for (const char* wrong : {"5", "[]", "\"a\"", "true"}) {
+    CAPTURE(wrong);
+    const std::string message = refusal(fmt::format("\"structured_outputs\": {}", wrong));
+    CHECK(message.starts_with("400 structured_outputs: structured_outputs is "));
+    CHECK(message.ends_with(", but it must be an object with json, regex, choice, grammar or json_object"));
+  }
+}
+
 TEST_CASE("what cannot be combined with a constraint is refused by name") {
   CHECK(refusal(R"("response_format": {"type": "json_object"}, "guided_regex": "a")") ==
         "400 guided_regex: response_format and guided_regex both limit the text: use one of them");
