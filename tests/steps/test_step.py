@@ -6,10 +6,13 @@ import pty
 import re
 import shutil
 import subprocess
+import types
 import unittest
+from pathlib import Path
 
 from support import STEPS, Scratch, series, snapshot
 
+from step_commands.compiling import absolute, warnings
 from step_commands.folder import LIBRARY, copy_library
 from step_commands.running import stat_of
 
@@ -394,6 +397,19 @@ class Practice(Scratch):
     def test_a_full_disk_and_a_full_share_of_it_are_told_apart_from_other_refusals(self):
         self.assertEqual([series.is_full(OSError(number, "")) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES)],
                          [True, True, False])
+
+    def test_a_command_of_the_build_folder_works_in_any_folder(self):
+        words = ["c++", "-I../common", "-Isteps/01-a.p", "-I/usr/include/x", "-DPATH=\"a/b\"", "-O2", "../a/b.cpp", "lib/c.a"]
+        self.assertEqual(absolute(words, Path("/p/build")), [
+            "c++", "-I/p/common", "-I/p/build/steps/01-a.p", "-I/usr/include/x", "-DPATH=\"a/b\"", "-O2", "/p/a/b.cpp",
+            "/p/build/lib/c.a"])
+
+    def test_warnings_are_those_in_the_learners_own_files(self):
+        def found(file, is_error=False):
+            return types.SimpleNamespace(file=file, is_error=is_error, message="unused", shown=("x",), place=lambda: file)
+        files = ["../common/a.h", "/usr/include/b.h", "main.cpp", "library/c.h"]
+        self.assertEqual(warnings([found(file) for file in files] + [found("d.h", True)]),
+                         ["warning, main.cpp: unused", "x", "warning, library/c.h: unused", "x"])
 
 
 if __name__ == "__main__":
