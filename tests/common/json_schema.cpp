@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 
 #include "common/base/error.h"
 #include "common/decoding/grammar.h"
@@ -129,6 +131,39 @@ TEST_CASE("an escape takes each hexadecimal digit, and an exponent each sign") {
   for (const std::string exponent : {"e3", "E3", "e-3", "E-3", "e+3", "E+3"})
     CHECK(accepts("number", "1" + exponent));
   CHECK(!accepts("number", "1e--3"));
+}
+
+TEST_CASE("a pattern has the escapes and anchors of ECMAScript") {
+  const auto schema = [](const std::string& pattern) {
+    return nlohmann::json{{"type", "string"}, {"pattern", pattern}}.dump();
+  };
+  const auto accepts = [&](const std::string& pattern, const std::string& text) {
+    const Grammar grammar(json_schema_rules(schema(pattern), nothing));
+    return grammar.accepts(grammar.after(grammar.start(), "\"" + text + "\""));
+  };
+  for (const auto& [pattern, text, other] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{{"^\\x41$", "A", "B"},
+                                                                      {"^\\x411$", "A1", "\u0411"},
+                                                                      {"^\\u00e9$", "\u00e9", "e"},
+                                                                      {"^\\uD7FF$", "\uD7FF", "\uE000"},
+                                                                      {"^\\uE000$", "\uE000", "\uD7FF"},
+                                                                      {"^\\v$", "\\u000b", "v"},
+                                                                      {"^\\f$", "\\f", "f"},
+                                                                      {"^\\s$", "\uFEFF", "\uFEFE"},
+                                                                      {"^\\s$", "\u00A0", "\uFF00"},
+                                                                      {"^\\s$", "\u200A", "\u200B"},
+                                                                      {"^a$|b", "a", "ax"},
+                                                                      {"^a$|b", "xbx", "xa"},
+                                                                      {"b|^a", "ax", "xa"},
+                                                                      {"b|a$", "xa", "ax"}}) {
+    CAPTURE(pattern);
+    CHECK(accepts(pattern, text));
+    CHECK_FALSE(accepts(pattern, other));
+  }
+  for (const char* half : {"\\uD800", "\\uDFFF"})
+    CHECK(error_of(schema(half)).ends_with("half a pair of codes is no character"));
+  for (const char* cut : {"\\x4", "\\u00e", "\\xg1"})
+    CHECK(error_of(schema(cut)).ends_with("\\x41 has two hexadecimal digits, and \\u00e9 four"));
 }
 
 TEST_CASE("a schema without any valid value is refused") {
