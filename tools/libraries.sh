@@ -1,6 +1,6 @@
-# Compiles {fmt}, PCRE2, utf8proc and Highway from their sources, for a system that is not this machine's. tools/wasm and
-# tools/compilers source it. They set `prepared`, the folder for the results; `for_c` and `for_cxx`, the compilers with
-# their options; and `archiver`.
+# Compiles {fmt}, PCRE2, utf8proc and Highway from their sources, for a system that is not this machine's. tools/wasm
+# and tools/compilers source it. They set `prepared`, the folder for the results; `for_c` and `for_cxx`, the compilers
+# with their options; and `archiver`.
 # shellcheck shell=bash disable=SC2154
 
 sources=$root/build-sources
@@ -92,7 +92,8 @@ compile_utf8proc() {
   compile_library utf8proc "${for_c[@]}" -DUTF8PROC_STATIC <<<"$sources/$utf8proc/utf8proc.c"
 }
 
-# What its headers call; without vectors of 512 bits, for which newer clangs need a target feature that it does not name.
+# What its headers call; without vectors of 512 bits, for which newer clangs need a target feature that it does not
+# name.
 compile_highway() {
   printf '%s\n' "$sources/$highway"/hwy/{aligned_allocator,per_target,targets}.cc |
     compile_library hwy "${for_cxx[@]}" -std=c++20 "-DHWY_DISABLED_TARGETS=(HWY_AVX3|HWY_AVX3_DL)" -I"$sources/$highway"
@@ -104,8 +105,8 @@ package() {
     "$1" "$1" "$2" "$prepared/include" "$3" >"$prepared/pkgconfig/$1.pc"
 }
 
-# prepare_libraries HEADERS...: include/, lib/ and pkgconfig/ in $prepared, with links to these folders of this machine's
-# headers. Each has a link of its own: the rest of their folder belongs to this machine.
+# prepare_libraries HEADERS...: include/, lib/ and pkgconfig/ in $prepared, with links to these folders of this
+# machine's headers. Each has a link of its own: the rest of their folder belongs to this machine.
 prepare_libraries() {
   local name
   mkdir -p "$prepared"/{include,pkgconfig}
