@@ -60,7 +60,7 @@ COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 def shell_of(path):
     """The shell in a tool: all of it, or in a Python tool the lines that hand some to bash."""
     text = path.read_text()
-    if re.match(r"#!.*\b(bash|sh)$", text, re.MULTILINE) or "shellcheck shell=bash" in text:
+    if re.match(r"#!.*\b(bash|sh)$", text, re.MULTILINE) or re.search(r"shellcheck shell=\w+", text):
         return COMMENT.sub("", text)
     return "\n".join(line for line in text.splitlines() if 'source "$0"' in line or '"-c"' in line)
 
