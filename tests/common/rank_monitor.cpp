@@ -98,7 +98,7 @@ TEST_CASE("A rank whose program has brackets in its name is not lost") {
     return sleeps();
   });
   Child rank([&] {
-    const Neighbours neighbours(1, {other.as_rank(0)}, milliseconds(300));
+    const RankMonitor monitor(1, {other.as_rank(0)}, milliseconds(300));
     return sleeps();
   });
   std::this_thread::sleep_for(milliseconds(900));

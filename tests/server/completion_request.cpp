@@ -129,7 +129,7 @@ TEST_CASE("a browser gets the fields that let a page of an allowed origin read t
   CHECK(fields({"*"}, "https://a.b") == allowed);
   CHECK(fields({"*"}, "") == varies);
   for (const std::string asked : {"", "authorization,x-more"}) {
-    CHECK(Access::preflight({.asked_fields = asked}).fields ==
+    CHECK(Access::preflight({.requested_headers = asked}).fields ==
           HttpFields{{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
                      {"Access-Control-Allow-Headers",
                       asked.empty() ? "Authorization, Content-Type, X-Request-Id" : asked},
