@@ -115,8 +115,9 @@ TEST_CASE("missing variables are none or undefined, as in transformers, and opti
 TEST_CASE("a GGUF file names four special tokens, and an id beyond the vocabulary names none") {
   const char* const keys[] = {"bos", "eos", "padding", "unknown"};
   for (int named = 0; named < 4; ++named) {
-    for (const auto& [id, text] :
+    for (const auto& [id_, text] :
          {std::pair{0u, "<a>"}, std::pair{2u, "<c>"}, std::pair{3u, ""}, std::pair{~0u, ""}}) {
+      const auto& id = id_;  // clang 14 captures no structured binding
       CAPTURE(named);
       CAPTURE(id);
       const TemporaryFolder folder;

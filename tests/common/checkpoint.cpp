@@ -215,10 +215,12 @@ Checkpoint written(const TemporaryFolder& folder, const GgufWriter& writer) {
 
 TEST_CASE("files of llama.cpp's converter hold the tensors of Hugging Face, by name, shape and order") {
   const json models = reference_models();
-  for (const auto& [model, reference] : models.items()) {
+  for (const auto& [model_, reference] : models.items()) {
+    const auto& model = model_;  // clang 14 captures no structured binding
     CAPTURE(model);
     Checkpoint checkpoint = Checkpoint::open(kReference / "gguf-families" / (model + ".gguf"));
-    for (const auto& [name, expected] : reference["tensors"].items()) {
+    for (const auto& [name_, expected] : reference["tensors"].items()) {
+      const auto& name = name_;  // clang 14 captures no structured binding
       CAPTURE(name);
       const CheckpointTensor* tensor = checkpoint.find(name);
       REQUIRE(tensor);
@@ -281,11 +283,12 @@ TEST_CASE(
     return bytes;
   };
   const TemporaryFolder folder;
-  for (const auto& [name, stored, translated] :
+  for (const auto& [name, stored_, translated] :
        {std::tuple("llama", "blk.0.ffn_up", "model.layers.0.mlp.up_proj"),
         std::tuple("llama", "blk.0.attn_q", "model.layers.0.self_attn.q_proj"),
         std::tuple("gptneox", "blk.0.attn_qkv", "gpt_neox.layers.0.attention.query_key_value"),
         std::tuple("gpt2", "blk.0.attn_qkv", "transformer.h.0.attn.c_attn")}) {
+    const auto& stored = stored_;  // clang 14 captures no structured binding
     CAPTURE(stored);
     // More numbers than one thread takes, and rows that no number of threads divides.
     constexpr int kRows = 2 * 3 * 2 * 149, kColumns = 96;

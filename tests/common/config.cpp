@@ -676,7 +676,8 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
                      {"num_beams", 1},
                      {"num_beam_groups", 1},
                      {"diversity_penalty", 0}};
-  for (const auto& [name, value] : neutral.items()) {
+  for (const auto& [name_, value] : neutral.items()) {
+    const auto& name = name_;  // clang 14 captures no structured binding
     CAPTURE(name);
     CHECK(lists(json{{name, value}}.dump()) == "; ");
     CHECK(says(lists(json{{name, 3}}.dump()), name + " 3"));

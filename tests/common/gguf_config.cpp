@@ -58,11 +58,13 @@ bool same(const json& one, const json& other) {
 TEST_CASE("a file of llama.cpp's converter yields the same as config.json") {
   std::ifstream in(kReference / "gguf-families.json");
   const json models = json::parse(in);
-  for (const auto& [model, reference] : models.items()) {
+  for (const auto& [model_, reference] : models.items()) {
+    const auto& model = model_;  // clang 14 captures no structured binding
     CAPTURE(model);
     const json settings = gguf_config(GgufFile(kReference / "gguf-families" / (model + ".gguf"))).settings;
     const json& expected = reference["config"];
-    for (const auto& [key, value] : settings.items()) {
+    for (const auto& [key_, value] : settings.items()) {
+      const auto& key = key_;  // clang 14 captures no structured binding
       CAPTURE(key);
       if (key == "vocab_size") {
         CHECK(value == 8);  // the rows that the small file kept

@@ -24,7 +24,8 @@ TEST_CASE("numbers of every type are those of gguf-py to the bit") {
   const Safetensors expected(kReference / "gguf.safetensors");
   REQUIRE(file.tensors().size() == expected.tensors().size());
   std::set<std::string> types;
-  for (const auto& [name, tensor] : file.tensors()) {
+  for (const auto& [name_, tensor] : file.tensors()) {
+    const auto& name = name_;  // clang 14 captures no structured binding
     CAPTURE(name);
     const GgufType* const type = find_gguf_type(tensor.dtype);
     REQUIRE(type != nullptr);

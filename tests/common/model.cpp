@@ -462,9 +462,11 @@ TEST_CASE("a check between the parts of a long input changes no logit, and may e
     int length, count, checks;
   };
   constexpr int kPart = Model::kPart;
-  for (const auto& [length, count, wanted] :
+  for (const auto& [length_, count_, wanted] :
        {Case{1, 1, 0}, Case{kPart, 1, 0}, Case{kPart + 1, 1, 1}, Case{2 * kPart, kPart, 1},
         Case{2 * kPart, kPart + 1, 0}, Case{2 * kPart + 2, 2, 2}, Case{4 * kPart, 1, 3}}) {
+    const auto& count = count_;    // clang 14 captures no structured binding
+    const auto& length = length_;  // clang 14 captures no structured binding
     CAPTURE(length);
     CAPTURE(count);
     const Tokens tokens = some_tokens(static_cast<std::size_t>(length), tiny.vocab_size);

@@ -93,10 +93,11 @@ TEST_CASE("drawing characters are ASCII if the locale has no UTF-8, and text is 
   const char* const set = std::getenv("LC_ALL");
   const std::string before = set == nullptr ? "" : set;
   const std::string drawn = "├─ \" Über\"  × -3.5\n│  ■ -1.5  ███▌";
-  for (const auto& [locale, expected] :
+  for (const auto& [locale_, expected] :
        {std::pair("C", "|- \" Über\"  x -3.5\n|  = -1.5  ###"),
         std::pair("de_DE.ISO-8859-1", "|- \" Über\"  x -3.5\n|  = -1.5  ###"),
         std::pair("C.UTF-8", drawn.c_str()), std::pair("de_DE.utf8", drawn.c_str())}) {
+    const auto& locale = locale_;  // clang 14 captures no structured binding
     CAPTURE(locale);
     setenv("LC_ALL", locale, 1);
     CHECK(printable(drawn, true) == expected);

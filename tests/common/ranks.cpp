@@ -333,7 +333,10 @@ TEST_CASE("all families agree with transformers on 2, 3 and 4 ranks") {
 TEST_CASE(
     "no rank has a part of a group of weights that share a scale, and more ranks than groups are refused") {
   int split = 0, refused = 0;
-  for (const auto& [dtype, group] : {std::pair{DType::kInt8, kGroup}, std::pair{DType::kInt4, kInt4Group}}) {
+  for (const auto& [dtype_, group_] :
+       {std::pair{DType::kInt8, kGroup}, std::pair{DType::kInt4, kInt4Group}}) {
+    const auto& dtype = dtype_;  // clang 14 captures no structured binding
+    const auto& group = group_;  // clang 14 captures no structured binding
     for (const int head_size : {8, 16, 32, 48, 64, 80, 128}) {
       for (const int heads : {2, 3, 4, 6, 8, 9, 16}) {
         for (const int n_inner : {64, 96, 352, 1000}) {
@@ -424,7 +427,9 @@ TEST_CASE("a rank keeps its share of the weights alone") {
 TEST_CASE("a token costs one sum of the embedding and two a block, but one a block that is parallel") {
   const std::vector<std::pair<std::string, std::size_t>> sums_of_block{
       {"gpt2", 2}, {"llama-2", 2}, {"neox-sequential", 2}, {"pythia", 1}};
-  for (const auto& [name, sums] : sums_of_block) {
+  for (const auto& [name_, sums_] : sums_of_block) {
+    const auto& name = name_;  // clang 14 captures no structured binding
+    const auto& sums = sums_;  // clang 14 captures no structured binding
     for (const std::size_t size : {2, 3, 4}) {
       CAPTURE(name);
       CAPTURE(size);

@@ -321,18 +321,19 @@ TEST_CASE("images, audio and tool calls are refused by name") {
         "400 separate_reasoning: separate_reasoning is 1, but it must be true or false");
   CHECK(begins_with(refusal(hello(R"("max_token": 5)")), "400 max_token: unknown key"));
   // Values that change nothing, and others of the same keys.
-  for (const auto& [key, harmless] :
+  for (const auto& [key_, harmless] :
        std::vector<std::pair<std::string, const char*>>{{"function_call", "\"none\""},
                                                         {"continue_final_message", "false"},
                                                         {"echo", "false"},
                                                         {"reasoning_effort", "\"none\""},
                                                         {"verbosity", "\"medium\""},
                                                         {"modalities", R"(["text"])"}}) {
+    const auto& key = key_;  // clang 14 captures no structured binding
     CAPTURE(key);
     CHECK(refusal(hello(fmt::format("\"{}\": {}", key, harmless))) == "");
     CHECK(begins_with(refusal(hello(fmt::format("\"{}\": 7", key))), fmt::format("400 {}: ", key)));
   }
-  for (const auto& [key, harmless] :
+  for (const auto& [key_, harmless] :
        std::vector<std::pair<std::string, const char*>>{{"tool_calls", "[]"},
                                                         {"tool_call_id", "\"\""},
                                                         {"function_call", "null"},
@@ -340,6 +341,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
                                                         {"refusal", "\"\""},
                                                         {"images", "[]"},
                                                         {"prefix", "false"}}) {
+    const auto& key = key_;  // clang 14 captures no structured binding
     CAPTURE(key);
     const auto message = [&](const std::string& value) {
       return refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": {}}}])", key, value));

@@ -467,7 +467,8 @@ TEST_CASE("reasoning is separated from the content on request, wherever tokens c
       {"</think>a", "", "a", true},
       {" ", "", " "},
       {"", "", ""}};
-  for (const auto& [text, reasoning, content, begins_within] : cases) {
+  for (const auto& [text_, reasoning, content, begins_within] : cases) {
+    const auto& text = text_;  // clang 14 captures no structured binding
     for (std::size_t cut = 0; cut <= text.size(); ++cut) {
       std::vector<std::string> pieces{text.substr(0, cut), text.substr(cut)};
       if (cut == text.size()) {

@@ -277,7 +277,8 @@ TEST_CASE("a constraint that cannot be read is refused with its key and its plac
        "it out"},
       {R"("structured_outputs": {"json_object": 1})",
        "400 structured_outputs: structured_outputs.json_object is 1, but it must be true or false"}};
-  for (const auto& [more, sentence] : wrong) {
+  for (const auto& [more_, sentence] : wrong) {
+    const auto& more = more_;  // clang 14 captures no structured binding
     CAPTURE(more);
     CHECK(refusal(more).substr(0, sentence.size()) == sentence);
   }
