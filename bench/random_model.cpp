@@ -45,8 +45,9 @@ struct Entry {
 /// Adds the tensors of a model, one after another.
 class EntryList {
  public:
-  void norm(const std::string& name, std::int64_t width, bool has_bias) {
-    list.push_back({name + ".weight", {width}, 1.0f});
+  /// `mean` is of the stored gains: Gemma's have 1 added to them.
+  void norm(const std::string& name, std::int64_t width, bool has_bias, float mean = 1.0f) {
+    list.push_back({name + ".weight", {width}, mean});
     if (has_bias) list.push_back({name + ".bias", {width}});
   }
   void matrix(const std::string& name, std::int64_t rows, std::int64_t columns,
@@ -85,22 +86,30 @@ void add_gpt2(const ModelConfig& config, int damped_from, EntryList& entries) {
 void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
   const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
   const std::int64_t query_width = config.query_width(), key_width = config.key_width();
+  const bool is_gemma = config.family == "gemma3_text";
+  const auto norm = [&](const std::string& name, std::int64_t width) {
+    entries.norm(name, width, false, is_gemma ? 0.0f : 1.0f);
+  };
   entries.matrix("model.embed_tokens", config.vocab_size, n_embd);
   if (!config.tie_word_embeddings) entries.matrix("lm_head", config.vocab_size, n_embd);
-  entries.norm("model.norm", n_embd, false);
+  norm("model.norm", n_embd);
   for (int l = 0; l < config.n_layer; ++l) {
     const std::string block = fmt::format("model.layers.{}.", l), attention = block + "self_attn.";
     const float added = l < damped_from ? kDeviation : kDamped;
-    entries.norm(block + "input_layernorm", n_embd, false);
+    norm(block + "input_layernorm", n_embd);
     entries.matrix(attention + "q_proj", query_width, n_embd);
     entries.matrix(attention + "k_proj", key_width, n_embd);
     entries.matrix(attention + "v_proj", key_width, n_embd);
-    if (config.family == "qwen3") {
-      entries.norm(attention + "q_norm", config.head_size, false);
-      entries.norm(attention + "k_norm", config.head_size, false);
+    if (config.family == "qwen3" || is_gemma) {
+      norm(attention + "q_norm", config.head_size);
+      norm(attention + "k_norm", config.head_size);
     }
     entries.matrix(attention + "o_proj", n_embd, query_width, added);
-    entries.norm(block + "post_attention_layernorm", n_embd, false);
+    norm(block + "post_attention_layernorm", n_embd);
+    if (is_gemma) {
+      norm(block + "pre_feedforward_layernorm", n_embd);
+      norm(block + "post_feedforward_layernorm", n_embd);
+    }
     entries.matrix(block + "mlp.gate_proj", n_inner, n_embd);
     entries.matrix(block + "mlp.up_proj", n_inner, n_embd);
     entries.matrix(block + "mlp.down_proj", n_embd, n_inner, added);
@@ -137,7 +146,7 @@ nlohmann::json gpt2_settings(int n_layer, int n_embd, int n_head) {
           {"tie_word_embeddings", true}};
 }
 
-/// The published facts of a model of Llama's shape or Qwen3's.
+/// The published facts of a model of the shape of Llama, Qwen3 or Gemma 3.
 struct LlamaShape {
   const char *name, *family, *architecture;
   int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_head, head_size;
@@ -146,28 +155,33 @@ struct LlamaShape {
 };
 constexpr LlamaShape kLlamaShapes[] = {
     {"smollm2-135m", "llama", "LlamaForCausalLM", 49152, 8192, 576, 1536, 30, 9, 3, 64, 1e5, true},
+    {"gemma-3-270m", "gemma3_text", "Gemma3ForCausalLM", 262144, 32768, 640, 2048, 18, 4, 1, 256, 1e6, true},
     {"qwen3-0.6b", "qwen3", "Qwen3ForCausalLM", 151936, 40960, 1024, 3072, 28, 16, 8, 128, 1e6, true},
     {"llama-3.2-1b", "llama", "LlamaForCausalLM", 128256, 131072, 2048, 8192, 16, 32, 8, 64, 5e5, true},
     {"llama-3.1-8b", "llama", "LlamaForCausalLM", 128256, 131072, 4096, 14336, 32, 32, 8, 128, 5e5, false}};
 
 nlohmann::json llama_settings(const LlamaShape& shape) {
-  return {{"model_type", shape.family},
-          {"architectures", {shape.architecture}},
-          {"hidden_act", "silu"},
-          {"vocab_size", shape.vocab_size},
-          {"max_position_embeddings", shape.n_positions},
-          {"hidden_size", shape.n_embd},
-          {"intermediate_size", shape.n_inner},
-          {"num_hidden_layers", shape.n_layer},
-          {"num_attention_heads", shape.n_head},
-          {"num_key_value_heads", shape.n_kv_head},
-          {"head_dim", shape.head_size},
-          {"rms_norm_eps", 1e-5},
-          {"rope_theta", shape.theta},
-          {"bos_token_id", 1},
-          {"eos_token_id", 2},
-          {"dtype", "float32"},
-          {"tie_word_embeddings", shape.tied}};
+  const bool is_gemma = shape.family == std::string_view("gemma3_text");
+  nlohmann::json settings{
+      {"model_type", shape.family},
+      {"architectures", {shape.architecture}},
+      {is_gemma ? "hidden_activation" : "hidden_act", is_gemma ? "gelu_pytorch_tanh" : "silu"},
+      {"vocab_size", shape.vocab_size},
+      {"max_position_embeddings", shape.n_positions},
+      {"hidden_size", shape.n_embd},
+      {"intermediate_size", shape.n_inner},
+      {"num_hidden_layers", shape.n_layer},
+      {"num_attention_heads", shape.n_head},
+      {"num_key_value_heads", shape.n_kv_head},
+      {"head_dim", shape.head_size},
+      {"rms_norm_eps", 1e-5},
+      {"rope_theta", shape.theta},
+      {"bos_token_id", 1},
+      {"eos_token_id", 2},
+      {"dtype", "float32"},
+      {"tie_word_embeddings", shape.tied}};
+  if (is_gemma) settings.update({{"sliding_window", 512}, {"query_pre_attn_scalar", shape.head_size}});
+  return settings;
 }
 
 /// config.json of that shape.

@@ -255,10 +255,11 @@ TEST_CASE("a broken rule gives another one, and the test notices") {
 
 TEST_CASE(
     "greedy decoding with the look-up gives the same text, for every number of tokens and every length") {
-  for (const auto& [gamma, longest] : {std::pair{1, 3}, {3, 1}, {10, 2}, {64, 1}, {64, 3}}) {
+  for (const auto& given : {std::pair{1, 3}, {3, 1}, {10, 2}, {64, 1}, {64, 3}}) {
+    const int gamma = given.first, longest = given.second;  // clang 14 captures no structured binding
     CAPTURE(gamma);
     CAPTURE(longest);
-    CHECK(difference_from_greedy([&, gamma = gamma, longest = longest](const auto& prompt, int count) {
+    CHECK(difference_from_greedy([&](const auto& prompt, int count) {
             const TextOptions options{.stopping = {.max_new_tokens = count}};
             return tokens_after(prompt.size(), looked_up(prompt, options, gamma, longest).generation.tokens);
           }) == "");
