@@ -12,9 +12,9 @@
 namespace staircase {
 
 /// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
-/// norm) and the values, [rows, n_embd], Gemma's before ln_f over the scale of its embeddings. The rows are
-/// the new tokens of the pass, and from the last block on those alone whose logits are wanted. For tests and
-/// for the curious; each call copies them to the host.
+/// norm) and the values, [rows, n_embd]. The rows are the new tokens of the pass, and from the last block on
+/// those alone whose logits are wanted. Gemma's, but for ln_f, are divided by the scale of its embeddings.
+/// For tests and for the curious; each call copies them to the host.
 using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
 
 /// A forward pass of a model.

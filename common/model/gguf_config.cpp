@@ -146,9 +146,8 @@ class Reader {
     const std::int64_t head = size("attention.key_length", head_size());
     if (const std::int64_t values = size("attention.value_length", head); values != head) {
       throw Error(
-          "{}: {}attention.value_length is {} and key_length {}, and only heads with as many values as keys "
-          "are "
-          "supported",
+          "{}: {}attention.value_length is {} and key_length {}, and only heads with as many values as "
+          "keys are supported",
           file_.file().string(), prefix_, values, head);
     }
     return head;

@@ -87,9 +87,8 @@ void apply_window(const Settings& settings, ModelConfig& config) {
         settings.boolean_or("use_sliding_window", false) && !settings.is_null("sliding_window");
     if (qwen && std::ranges::count(slides, true) > 0 && !has_window) {
       throw Error(
-          "{}: layer_types names layers with a window, which need a sliding_window, and a use_sliding_window "
-          "of "
-          "true",
+          "{}: layer_types names layers with a window, which need a sliding_window, and a "
+          "use_sliding_window of true",
           settings.file());
     }
   } else if (!mistral && settings.boolean_or("use_sliding_window", false)) {
