@@ -88,10 +88,13 @@ HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
   const Ints ints;
   constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
   for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    auto furthest = hn::Zero(d);  // of two that are equally far, the first
+    // Of two that are equally far, the first. Its distance is kept: where it is computed again as |furthest|,
+    // clang 19 with -O3 takes a wrong one.
+    auto furthest = hn::Zero(d), distance = hn::Zero(d);
     for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
       const auto value = hn::LoadU(d, values + k * kPanel + column);
-      furthest = hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Abs(furthest)), value, furthest);
+      furthest = hn::IfThenElse(hn::Gt(hn::Abs(value), distance), value, furthest);
+      distance = hn::Max(distance, hn::Abs(value));
     }
     const auto scale = scales_for(furthest, panel.scales + column);
     for (std::int64_t k = 0; k < Panel::kInputs; k += kQuad * Panel::kInByte) {
