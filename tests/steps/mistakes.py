@@ -829,7 +829,7 @@ MISTAKES = {
         ("a large request is refused although nothing runs", "service.h",
          "!unfinished_.empty() && std::ssize", "std::ssize"),
         ("the server thread is not woken", "service.h", "    wake_.notify_one();\n", ""),
-        ("work is done in the wrong order", "service.h", "work_.push_back([=", "work_.push_front([="),
+        ("work is done in the wrong order", "service.h", "work_.push_back([=", "work_.insert(work_.begin(), [="),
     ],
     "67-cancellation": [
         ("the scheduler does not hear of it", "service.h", "if (has_left) work_.push_front(forget);", ""),

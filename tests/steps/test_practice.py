@@ -71,7 +71,8 @@ class EveryStep(Played):
         for name, text in planted(step.lesson(), MISTAKES[step.name]).items():
             (folder / name).write_text(text)
         said = self.check(folder)
-        green = [what for number, (what, *_) in enumerate(MISTAKES[step.name], 1) if self.is_green(folder, number)]
+        green = [what for number, (what, *_) in enumerate(MISTAKES[step.name], 1)
+                 if said[0] == 0 and self.is_green(folder, number)]
         shutil.rmtree(folder)
         return step, said, green
 
@@ -80,7 +81,7 @@ class EveryStep(Played):
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                                    env={**os.environ, "STAIRCASE_MISTAKE": str(mistake)})
         try:
-            return process.wait(timeout=300) == 0
+            return process.wait(timeout=120) == 0
         except subprocess.TimeoutExpired:  # it waits for ever, or never ends: `check` says so
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
