@@ -6,6 +6,7 @@
 #include "bench/changes.h"
 #include "bench/generation.h"
 #include "bench/gpu.h"
+#include "bench/masks.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "bench/scaling.h"
@@ -149,6 +150,16 @@ void add_commands(CLI::App& app, Options& o) {
   gpu->add_option("--json", o.json_file, "write all figures to this file")->required();
   gpu->callback([&o] {
     write_json(measure_gpu({.model = find_model(o.model), .dtype = weight_dtype(o.dtype)}), o.json_file);
+  });
+
+  CLI::App* const masks = app.add_subcommand("masks", "what it costs to keep texts to a schema");
+  add_model(masks);
+  add_clock(masks);
+  masks->add_option("--schemas", o.prompts, "file with a schema and its texts in each line")->required();
+  masks->add_option("--json", o.json_file, "write all figures to this file")->required();
+  masks->callback([&o] {
+    use_processor_time = o.cpu_time;
+    write_json(measure_masks({.model = find_model(o.model), .schemas = o.prompts}), o.json_file);
   });
 
   CLI::App* const random =

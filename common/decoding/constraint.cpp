@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "common/text/code_points.h"
-#include "grammar.h"
 #include "object_members.h"
-#include "regex.h"
 
 namespace staircase {
 
@@ -36,35 +35,9 @@ void mark_borders(const RegexPart& part, std::array<bool, 257>& borders) {
 
 }  // namespace
 
-SortedTokens::SortedTokens(const Tokenizer& tokenizer, EndTokens ends)
-    : tokenizer(&tokenizer), ends(std::move(ends)) {
-  std::vector<bool> is_text(static_cast<std::size_t>(tokenizer.vocab_size()), true);
-  for (const int marker : tokenizer.special_tokens()) is_text[static_cast<std::size_t>(marker)] = false;
-  for (const int end : this->ends)
-    if (end < tokenizer.vocab_size()) is_text[static_cast<std::size_t>(end)] = false;
-  for (int token = 0; token < tokenizer.vocab_size(); ++token) {
-    const std::string_view bytes = tokenizer.bytes(token);
-    if (is_text[static_cast<std::size_t>(token)] && !bytes.empty()) entries.push_back({bytes, token, 0});
-  }
-  std::ranges::sort(entries, {}, &Entry::bytes);
-  for (std::size_t i = 1; i < entries.size(); ++i) {
-    const std::string_view one = entries[i - 1].bytes, other = entries[i].bytes;
-    entries[i].shared = static_cast<std::size_t>(std::ranges::mismatch(one, other).in1 - one.begin());
-  }
-}
-
-template <typename Made>
-Constraint::Automaton Constraint::automaton(std::shared_ptr<const Made> made) {
-  return {[made] { return made->start(); },
-          [made](const States& states, std::string_view text) { return made->after(states, text); },
-          [made](const States& states) { return made->accepts(states); }};
-}
-
 std::shared_ptr<Constraint> Constraint::of_regex(const std::string& pattern,
                                                  std::shared_ptr<const SortedTokens> tokens) {
-  const auto regex = std::make_shared<const Regex>(pattern);  // it keeps nothing between calls
-  return std::shared_ptr<Constraint>(new Constraint([regex] { return automaton(regex); },
-                                                    {{"root", parse_regex(pattern)}}, std::move(tokens)));
+  return std::shared_ptr<Constraint>(new Constraint({{"root", parse_regex(pattern)}}, std::move(tokens)));
 }
 
 std::shared_ptr<Constraint> Constraint::of_grammar(GrammarRules rules,
@@ -73,10 +46,7 @@ std::shared_ptr<Constraint> Constraint::of_grammar(GrammarRules rules,
   for (const GrammarRule& rule : rules) parts += parts_in(rule.part);
   if (parts > kMaxParts)
     throw UsageError("it becomes a grammar of {} parts, but at most {} are read", parts, kMaxParts);
-  const auto shared = std::make_shared<const Grammar>(rules);
-  // A copy, which has met no text yet.
-  return std::shared_ptr<Constraint>(new Constraint(
-      [shared] { return automaton(std::make_shared<const Grammar>(*shared)); }, rules, std::move(tokens)));
+  return std::shared_ptr<Constraint>(new Constraint(std::move(rules), std::move(tokens)));
 }
 
 std::shared_ptr<Constraint> Constraint::of_choices(const std::vector<std::string>& texts,
@@ -92,20 +62,31 @@ std::shared_ptr<Constraint> Constraint::of_json_schema(std::string_view schema,
 }
 
 /// The first mask is computed here, so what no token can begin is refused at once.
-Constraint::Constraint(std::function<Automaton()> make, const GrammarRules& parts,
-                       std::shared_ptr<const SortedTokens> tokens)
-    : make_(std::move(make)), tokens_(std::move(tokens)) {
+Constraint::Constraint(GrammarRules rules, std::shared_ptr<const SortedTokens> tokens)
+    : rules_(std::make_shared<const GrammarRules>(std::move(rules))),
+      automaton_(rules_),
+      tokens_(std::move(tokens)) {
   std::array<bool, 257> borders = {};
-  for (const GrammarRule& rule : parts) mark_borders(rule.part, borders);
+  for (const GrammarRule& rule : *rules_) mark_borders(rule.part, borders);
   for (std::size_t byte = 0; byte < class_of_.size(); ++byte) {
     if (borders[byte]) ++classes_;
     class_of_[byte] = classes_;
   }
   ++classes_;  // they are counted from 0
-  std::vector<float> logits(static_cast<std::size_t>(tokens_->tokenizer->vocab_size()));
+  const auto one_of_each_class = [&](const ByteRange& range) {
+    std::string bytes;
+    for (int byte = range.first; byte <= range.last; ++byte)
+      if (byte == range.first || borders[byte]) bytes += static_cast<char>(byte);
+    return bytes;
+  };
+  for (const auto& [first, last] : all_but({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}))
+    for (const std::vector<ByteRange>& form : utf8_ranges(first, last)) {
+      std::vector<std::string>& bytes = plain_.emplace_back();
+      for (const ByteRange& range : form) bytes.push_back(one_of_each_class(range));
+    }
   Place place;
   try {
-    keep_allowed(logits, {}, place);
+    allowed({}, place);
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
@@ -117,19 +98,17 @@ void Constraint::begin_anew() {
   table_.clear();
   next_.clear();
   numbers_.clear();
+  takes_plain_.clear();
   mask_bytes_ = 0;
   is_used_ = false;
   ++generation_;
-  automaton_ = make_();
+  automaton_ = StackAutomaton(rules_);
   number_of(automaton_.start());
 }
 
-int Constraint::number_of(States states) {
-  if (states.empty()) return kDead;
-  if (states.size() > kMaxAtOnce)
-    throw Error("the constraint is in {} states at once, but at most {} are followed", states.size(),
-                kMaxAtOnce);
-  const auto [known, is_new] = numbers_.try_emplace(std::move(states), static_cast<int>(table_.size()));
+int Constraint::number_of(StackAutomaton::Stacks stacks) {
+  if (stacks.empty()) return kDead;
+  const auto [known, is_new] = numbers_.try_emplace(std::move(stacks), static_cast<int>(table_.size()));
   if (is_new) {
     if (table_.size() == 2 * kMaxStates)
       throw Error("the constraint has more than {} states within one token", kMaxStates);
@@ -143,42 +122,71 @@ int Constraint::after(int state, char byte) {
   const std::size_t place =
       static_cast<std::size_t>(state) * classes_ + class_of_[static_cast<unsigned char>(byte)];
   if (next_[place] != kUnknown) return next_[place];
-  if (processor_time() > latest_end_)
+  if (!start_) start_ = processor_time();
+  if (++steps_ % 16 == 0 && processor_time() - *start_ > left_)
     throw Error("the masks of the constraint take longer than {} seconds for one text", kMostTime.count());
-  const States& states = *table_[static_cast<std::size_t>(state)].states;
-  const int next = number_of(automaton_.after(states, std::string_view(&byte, 1)));
+  const int next = number_of(automaton_.after(*table_[static_cast<std::size_t>(state)].stacks, byte));
   return next_[place] = next;
 }
 
-const std::vector<std::uint64_t>& Constraint::allowed(int state, std::size_t vocab_size) {
+/// Whether each plain token leads somewhere. It is enough if one stack takes them by the rule on its top,
+/// which is tried once for all stacks that have it there.
+bool Constraint::takes_plain_tokens(int state) {
+  return std::ranges::any_of(*table_[static_cast<std::size_t>(state)].stacks, [&](int stack) {
+    const int rule = automaton_.first_rule(stack);
+    const auto [known, is_new] = takes_plain_.try_emplace(rule, false);
+    if (is_new) known->second = all_lead_on(number_of({rule}));
+    return known->second;
+  });
+}
+
+/// Tries whole characters, until they lead to no new state or are as long as the longest plain token.
+bool Constraint::all_lead_on(int state) {
+  std::set<int> seen{state};
+  std::vector<int> latest{state};
+  for (std::size_t length = 0; length < SortedTokens::kMaxPlainBytes && !latest.empty(); ++length) {
+    std::set<int> reached;
+    for (const int from : latest)
+      for (const std::vector<std::string>& form : plain_) {
+        std::set<int> here{from};
+        for (const std::string& bytes : form) {
+          std::set<int> next;
+          for (const int one : here)
+            for (const char byte : bytes)
+              if (next.insert(after(one, byte)); next.contains(kDead)) return false;
+          here = std::move(next);
+        }
+        reached.merge(here);
+      }
+    latest.clear();
+    for (const int one : reached)
+      if (seen.insert(one).second) latest.push_back(one);
+    if (seen.size() > kMaxPlainStates) return false;
+  }
+  return true;
+}
+
+const TokenBits& Constraint::mask(int state) {
   State& here = table_[static_cast<std::size_t>(state)];
   if (!here.allowed.empty()) return here.allowed;
   if (mask_bytes_ > kMaxMaskBytes) {
     for (State& other : table_) other.allowed = {};
     mask_bytes_ = 0;
   }
-  std::vector<std::uint64_t> bits((vocab_size + 63) / 64);
-  const auto allow = [&](int token) {
-    const auto t = static_cast<std::size_t>(token);
-    if (t < vocab_size) bits[t / 64] |= std::uint64_t(1) << t % 64;
-  };
-  std::vector<int> path{state};  // the states after 0, 1, 2 … bytes of the entry; shorter if it led nowhere
-  for (const auto& [bytes, token, shared] : tokens_->entries) {
-    if (shared >= path.size()) continue;  // it begins with what led nowhere
-    path.resize(shared + 1);
-    while (path.size() <= bytes.size()) {
-      const int next = after(path.back(), bytes[path.size() - 1]);
-      if (next == kDead) break;
-      path.push_back(next);
-    }
-    if (path.size() > bytes.size()) allow(token);
-  }
-  if (automaton_.accepts(*here.states)) std::ranges::for_each(tokens_->ends, allow);
+  const bool takes_plain = takes_plain_tokens(state);
+  TokenBits bits = takes_plain ? tokens_->plain : TokenBits(tokens_->plain.size());
+  (takes_plain ? tokens_->others : tokens_->all)
+      .walk(
+          state, [&](int from, char byte) { return after(from, byte); }, bits);
+  if (automaton_.accepts(*here.stacks))
+    for (const int end : tokens_->ends)
+      if (const auto t = static_cast<std::size_t>(end); t / 64 < bits.size())
+        bits[t / 64] |= std::uint64_t(1) << t % 64;
   mask_bytes_ += bits.size() * sizeof(bits[0]);
   return here.allowed = std::move(bits);
 }
 
-void Constraint::apply(std::span<float> logits, std::span<const int> text, Place& place) {
+const TokenBits& Constraint::mask_after(std::span<const int> text, Place& place) {
   if (place.generation != generation_) place = {generation_, 0, 0, place.time};
   const auto fail = [&] {
     throw Error("no token of this model continues {} to a text that the constraint allows",
@@ -190,25 +198,36 @@ void Constraint::apply(std::span<float> logits, std::span<const int> text, Place
     }
   }
   if (place.state == kDead) fail();
-  const std::vector<std::uint64_t>& bits = allowed(place.state, logits.size());
+  const TokenBits& bits = mask(place.state);
   if (std::ranges::all_of(bits, [](std::uint64_t word) { return word == 0; })) fail();
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    logits[i] = (bits[i / 64] >> i % 64 & 1) != 0 ? logits[i] : kMasked;
+  return bits;
 }
 
-void Constraint::keep_allowed(std::span<float> logits, std::span<const int> text, Place& place) {
-  const auto start = processor_time();
-  latest_end_ = start + kMostTime - place.time;
+const TokenBits& Constraint::allowed(std::span<const int> text, Place& place) {
+  start_.reset();  // what is known already takes no time
+  left_ = kMostTime - place.time;
   if (generation_ < 0 || table_.size() > kMaxStates) begin_anew();
+  const TokenBits* bits = nullptr;
   try {
-    apply(logits, text, place);
+    bits = &mask_after(text, place);
   } catch (const Error&) {
     if (!is_used_) throw;
     begin_anew();  // earlier texts may have filled the automaton
-    apply(logits, text, place);
+    bits = &mask_after(text, place);
   }
   is_used_ = true;
-  place.time += processor_time() - start;
+  if (start_) place.time += processor_time() - *start_;
+  return *bits;
+}
+
+void Constraint::keep_allowed(std::span<float> logits, std::span<const int> text, Place& place) {
+  const TokenBits& bits = allowed(text, place);
+  for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
+    const std::uint64_t word = begin / 64 < bits.size() ? bits[begin / 64] : 0;
+    if (~word == 0) continue;  // most of them within a string
+    for (std::size_t i = begin; i < std::min(begin + 64, logits.size()); ++i)
+      if ((word >> i % 64 & 1) == 0) logits[i] = kMasked;
+  }
 }
 
 }  // namespace staircase

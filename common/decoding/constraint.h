@@ -1,5 +1,5 @@
-// Masks for texts that must match a pattern or follow a grammar, fast enough for a server: tables of what the
-// automata of steps 101 and 103 have answered before.
+// Masks for texts that must match a pattern or follow a grammar, fast enough for a server: tables of what its
+// automaton has answered before.
 #pragma once
 
 #include <array>
@@ -7,48 +7,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "common/model/config.h"
+#include "common/decoding/sorted_tokens.h"
+#include "common/decoding/stack_automaton.h"
 #include "common/text/grammar_rules.h"
-#include "common/text/tokenizer.h"
 
 namespace staircase {
 
-/// The tokens that can be part of a constrained text, in the order of their bytes: tokens that begin alike
-/// stand together, as in the trie of step 102. Built once for a model; the tokenizer must outlive it.
-struct SortedTokens {
-  struct Entry {
-    std::string_view bytes;
-    int token;
-    std::size_t shared;  ///< bytes at its beginning that the entry before it has, too
-  };
-
-  /// Without special tokens, whose names are no text, and without those that end one.
-  SortedTokens(const Tokenizer& tokenizer, EndTokens ends);
-
-  const Tokenizer* tokenizer;
-  EndTokens ends;
-  std::vector<Entry> entries = {};
-};
-
 /// What texts must look like. All rows with the same constraint share one, in one thread at a time.
 ///
-/// A state of the table is a set of the automaton's states. The states that a byte leads to, and the tokens
-/// that a state allows, are computed once and kept; when the table is full, it begins anew. Work is bounded:
-/// a constraint that is in too many states at once, or takes more than `kMostTime` of a processor for one
-/// text, throws.
+/// A state of the table is a set of stacks. The states that a byte leads to, and the tokens that a state
+/// allows, are computed once and kept; when the table is full, it begins anew. Within a string nearly all
+/// tokens are allowed: the plain ones are so together, and the walk is for the others.
+///
+/// Work is bounded: a constraint that has too many stacks at once, or takes more than `kMostTime` of a
+/// processor for one text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 100'000, kMaxAtOnce = 2'000, kMaxStates = 8'192;
-  static constexpr std::size_t kMaxMaskBytes = 8 << 20;
+  static constexpr std::size_t kMaxParts = 100'000, kMaxStates = 32'768;
+  static constexpr std::size_t kMaxMaskBytes = 8 << 20, kMaxPlainStates = 400;
   static constexpr std::chrono::seconds kMostTime{2};
 
   /// A text must match the regular expression, one of the choices, or the grammar, as a whole. They throw
@@ -71,50 +55,55 @@ class Constraint {
     std::chrono::nanoseconds time = {};  // that the masks after this text took
   };
 
-  /// Masks the logits, [vocab_size], of the tokens after which `text`, the new tokens so far, can no longer
-  /// become a valid one. From one call to the next, the text of a place must only grow. Throws Error if no
-  /// token is left, and if the work is too much.
+  /// The tokens after which `text`, the new tokens so far, can still become a valid one. They hold until the
+  /// next call. From one call to the next, the text of a place must only grow. Throws Error if no token is
+  /// allowed, and if the work is too much.
+  const TokenBits& allowed(std::span<const int> text, Place& place);
+
+  /// Masks the logits, [vocab_size], of all other tokens.
   void keep_allowed(std::span<float> logits, std::span<const int> text, Place& place);
 
  private:
-  using States = std::set<int>;
-
-  /// Regex or Grammar.
-  struct Automaton {
-    std::function<States()> start;
-    std::function<States(const States& states, std::string_view text)> after;
-    std::function<bool(const States& states)> accepts;
-  };
   struct State {
-    const States* states;                     // of the automaton
-    std::vector<std::uint64_t> allowed = {};  // a bit for each token; none if they are not known
+    const StackAutomaton::Stacks* stacks;
+    TokenBits allowed = {};  // none if they are not known
+  };
+  struct Hash {
+    std::size_t operator()(const StackAutomaton::Stacks& stacks) const {
+      std::size_t hash = stacks.size();
+      for (const int stack : stacks) hash = hash * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(stack);
+      return hash;
+    }
   };
   static constexpr int kDead = -1, kUnknown = -2;
 
-  /// `parts` have all bytes that the automaton tells apart.
-  Constraint(std::function<Automaton()> make, const GrammarRules& parts,
-             std::shared_ptr<const SortedTokens> tokens);
-  template <typename Made>
-  static Automaton automaton(std::shared_ptr<const Made> made);
+  Constraint(GrammarRules rules, std::shared_ptr<const SortedTokens> tokens);
 
   void begin_anew();
-  int number_of(States states);
+  int number_of(StackAutomaton::Stacks stacks);
   int after(int state, char byte);
-  const std::vector<std::uint64_t>& allowed(int state, std::size_t vocab_size);
-  void apply(std::span<float> logits, std::span<const int> text, Place& place);
+  bool takes_plain_tokens(int state);
+  bool all_lead_on(int state);
+  const TokenBits& mask(int state);
+  const TokenBits& mask_after(std::span<const int> text, Place& place);
 
-  std::function<Automaton()> make_;
+  std::shared_ptr<const GrammarRules> rules_;
+  StackAutomaton automaton_;
   std::array<std::size_t, 256> class_of_ = {};  // of a byte: those of a class lead to the same states
   std::size_t classes_ = 0;
+  // The forms of plain characters in UTF-8: for each of their bytes, one of every class that it may have.
+  std::vector<std::vector<std::string>> plain_;
   std::shared_ptr<const SortedTokens> tokens_;
-  Automaton automaton_ = {};
   std::deque<State> table_ = {};
   std::vector<int> next_ = {};  // [states, classes]: a state, kDead or kUnknown
-  std::map<States, int> numbers_ = {};
-  int generation_ = -1;  // of the table
+  std::unordered_map<StackAutomaton::Stacks, int, Hash> numbers_ = {};
+  std::unordered_map<int, bool> takes_plain_ = {};  // by StackAutomaton::first_rule
+  int generation_ = -1;                             // of the table
   bool is_used_ = false;
-  std::size_t mask_bytes_ = 0;
-  std::chrono::nanoseconds latest_end_ = {};  // of the present call, in this thread's processor time
+  std::size_t mask_bytes_ = 0, steps_ = 0;
+  // Of this thread's processor time: what is left for the present text, and when the call's first work began.
+  std::chrono::nanoseconds left_ = {};
+  std::optional<std::chrono::nanoseconds> start_ = {};
 };
 
 /// Constraint::keep_allowed for one row. A copy is for another row.

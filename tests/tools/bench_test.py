@@ -25,6 +25,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 import cpu_page  # noqa: E402
 import peers  # noqa: E402
+import schemas  # noqa: E402
 
 
 def run(*command):
@@ -390,6 +391,53 @@ def tool_module():
     return tool
 
 
+class Masks(unittest.TestCase):
+    FILES = {
+        "right.json": {"schema": {"type": "array", "items": {"enum": ["é", 7]}},
+                       "tests": [{"valid": True, "data": [7, "é"]}, {"valid": False, "data": [7, 8]}]},
+        "wrong.json": {"schema": {"const": 1}, "tests": [{"valid": True, "data": 2}, {"valid": False, "data": 1}]},
+        "refused.json": {"schema": {"not": {}}, "tests": [{"valid": False, "data": 1}]},
+        "no-tests.json": {"schema": {}}, "no-verdict.json": {"schema": {}, "tests": [{"data": 1}]}, "list.json": [],
+    }
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in cls.FILES.items():
+                Path(folder, name).write_text(json.dumps(content))
+            Path(folder, "broken.json").write_text("{")
+            cls.found = schemas.read(Path(folder))
+            shares = [schemas.read(Path(folder), share) for share in ("0-7", "8-f")]
+            cls.shared = [name for share in shares for name in share]
+            cls.few = schemas.read(Path(folder), most=2)
+            lines, out = Path(folder, "lines"), Path(folder, "out.json")
+            lines.write_text(schemas.lines(cls.found.values()))
+            cls.done = run(PROGRAM, "masks", "--model", ROOT / "models" / "tales-1m", "--schemas", lines, "--json", out)
+            cls.results = dict(zip(cls.found, json.loads(out.read_text()) if out.exists() else []))
+
+    def test_files_without_schema_or_verdict_are_left_out(self):
+        usable = {"right.json", "wrong.json", "refused.json"}
+        self.assertEqual((set(self.found), set(self.shared), len(self.shared)), (usable, usable, 3))
+        self.assertEqual(list(self.few), list(self.found)[:2])
+
+    def test_documents_are_judged_and_masks_counted(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+        self.assertEqual(self.results["right.json"]["wrong"], [])
+        self.assertEqual(self.results["wrong.json"]["wrong"], [[0, True, False], [1, False, True]])
+        self.assertIn("/not", self.results["refused.json"]["refused"])
+        # The first token of 2 is not allowed; 1 is a token, and the end of the text comes after it.
+        self.assertEqual(len(self.results["wrong.json"]["masks_us"]), 3)
+
+    def test_the_figures_of_all_files(self):
+        results = [{"compile_us": 10, "masks_us": [1, 2, 9], "wrong": []},
+                   {"compile_us": 30, "masks_us": [4], "wrong": [[0, True, False], [1, False, True]]},
+                   {"compile_us": 0, "masks_us": [], "wrong": [], "refused": "why"}]
+        self.assertEqual(schemas.figures(results), {
+            "files": 3, "passed": 1, "refused": 1, "accepts an invalid document": 1, "refuses a valid document": 1,
+            "compile mean us": 20, "compile p50": 30, "compile p99": 30, "masks": 4, "mask mean us": 4.0, "mask p50": 4,
+            "mask p99": 9, "mask max": 9})
+
+
 class Written(unittest.TestCase):
     def test_the_json_file_has_each_run_with_its_date_and_commit(self):
         tool = tool_module()
@@ -589,6 +637,11 @@ class Errors(unittest.TestCase):
         self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
         self.check(2, "--record takes the name of this machine", tool, "--record", " ")
         self.check(2, "--record takes the name of this machine", tool, "--record", "x", "--scaling")
+        for wrong in ("7", "8-7", "0-g"):
+            self.check(2, f"'{wrong}' is not a range of digits", tool, "--masks", ".", "--share", wrong)
+        self.check(2, "--share goes with --masks", tool, "--share", "0-7")
+        self.check(2, "--sample goes with --masks", tool, "--sample", "7")
+        self.check(2, "--masks takes --model", tool, "--masks", ".", "--rounds", "3")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 

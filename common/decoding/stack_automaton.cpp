@@ -1,0 +1,137 @@
+#include "common/decoding/stack_automaton.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace staircase {
+
+using Kind = RegexPart::Kind;
+
+/// A top of which nothing is left is none.
+int StackAutomaton::push(const RegexPart& top, int done, int below) {
+  const bool has_all = top.kind == Kind::kSequence || top.kind == Kind::kFront;
+  if (has_all && done == std::ssize(top.parts)) return below;
+  if (top.kind == Kind::kRepeat && done == top.most) return below;
+  const auto [known, is_new] =
+      numbers_.try_emplace(Stack{&top, done, below}, static_cast<int>(stacks_.size()));
+  if (is_new) {
+    if (stacks_.size() == kMaxStacks) throw Error("the constraint needs more than {} stacks", kMaxStacks);
+    stacks_.push_back(known->first);
+    fronts_of_.push_back(kUnknown);
+  }
+  return known->second;
+}
+
+/// A stack on nothing, put on another.
+int StackAutomaton::put_on(int stack, int below) {
+  if (stack == kEmpty || below == kEmpty) return stack == kEmpty ? below : stack;
+  const auto [top, done, rest] = stacks_[static_cast<std::size_t>(stack)];
+  return push(*top, done, put_on(rest, below));
+}
+
+const StackAutomaton::Front& StackAutomaton::front_of(int stack) {
+  const auto number = static_cast<std::size_t>(stack);
+  if (fronts_of_[number] == kUnknown) {
+    const int alone = top(stack);
+    if (alone == stack) {
+      fronts_.push_back(find_front(alone));
+      fronts_of_[number] = static_cast<int>(fronts_.size()) - 1;
+    } else {
+      front_of(alone);
+      fronts_of_[number] = fronts_of_[static_cast<std::size_t>(alone)];
+    }
+  }
+  return fronts_[static_cast<std::size_t>(fronts_of_[number])];
+}
+
+StackAutomaton::Front StackAutomaton::find_front(int alone) {
+  Front front{{}, false};
+  std::unordered_set<int> seen;
+  for (std::vector<int> todo{alone}; !todo.empty();) {
+    const int stack = todo.back();
+    todo.pop_back();
+    if (!seen.insert(stack).second) continue;
+    if (stack == kEmpty) {
+      front.may_be_empty = true;
+      continue;
+    }
+    const auto [part, count, below] = stacks_[static_cast<std::size_t>(stack)];
+    // A part of it, and what comes after that.
+    const auto read = [&](const RegexPart& one, int after) { todo.push_back(push(one, 0, after)); };
+    switch (part->kind) {
+      case Kind::kByte:
+        front.steps.push_back({part->bytes, below});
+        break;
+      case Kind::kRule:
+        read((*rules_)[static_cast<std::size_t>(part->rule)].part, below);
+        break;
+      case Kind::kChoice:
+        for (const RegexPart& one : part->parts) read(one, below);
+        break;
+      case Kind::kFront:
+        todo.push_back(below);
+        [[fallthrough]];
+      case Kind::kSequence:
+        read(part->parts[static_cast<std::size_t>(count)], push(*part, count + 1, below));
+        break;
+      case Kind::kLoop:
+        if (count == 1) todo.push_back(below);
+        read(part->parts[0], push(*part, 1, below));
+        break;
+      case Kind::kRepeat:
+        if (count >= part->least) todo.push_back(below);
+        // Without a limit, it counts up to the least.
+        read(part->parts[0], push(*part, count + (count < std::max(part->least, part->most)), below));
+        break;
+    }
+  }
+  return front;
+}
+
+int StackAutomaton::top(int stack) {
+  if (stack == kEmpty) return kEmpty;
+  const auto& [part, done, below] = stacks_[static_cast<std::size_t>(stack)];
+  return push(*part, done, kEmpty);
+}
+
+int StackAutomaton::first_rule(int stack) {
+  if (stack == kEmpty) return kEmpty;
+  const auto& [part, done, below] = stacks_[static_cast<std::size_t>(stack)];
+  const RegexPart& next = part->kind == Kind::kSequence ? part->parts[static_cast<std::size_t>(done)] : *part;
+  if (next.kind != Kind::kRule) return top(stack);
+  return first_rule(push((*rules_)[static_cast<std::size_t>(next.rule)].part, 0, kEmpty));
+}
+
+StackAutomaton::Stacks StackAutomaton::after(const Stacks& stacks, char byte) {
+  Stacks next;
+  for (const int stack : stacks) {
+    for (int reading = stack; reading != kEmpty;) {
+      const Front& front = front_of(reading);
+      const int below = stacks_[static_cast<std::size_t>(reading)].below;
+      for (const auto& [bytes, left] : front.steps)
+        if (bytes.holds(byte)) next.push_back(put_on(left, below));
+      reading = front.may_be_empty ? below : kEmpty;
+    }
+  }
+  std::ranges::sort(next);
+  next.erase(std::unique(next.begin(), next.end()), next.end());
+  if (next.size() > kMaxAtOnce)
+    throw Error("the constraint is in {} states at once, but at most {} are followed", next.size(),
+                kMaxAtOnce);
+  return next;
+}
+
+bool StackAutomaton::accepts(const Stacks& stacks) {
+  return std::ranges::any_of(stacks, [&](int stack) {
+    while (stack != kEmpty) {
+      if (!front_of(stack).may_be_empty) return false;
+      stack = stacks_[static_cast<std::size_t>(stack)].below;
+    }
+    return true;
+  });
+}
+
+}  // namespace staircase
