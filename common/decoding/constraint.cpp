@@ -27,12 +27,6 @@ std::chrono::nanoseconds processor_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-/// Marks each byte at which a range begins, and the byte after its last one.
-void mark_borders(const RegexPart& part, std::array<bool, 257>& borders) {
-  if (part.kind == RegexPart::Kind::kByte) borders[part.bytes.first] = borders[part.bytes.last + 1] = true;
-  for (const RegexPart& one : part.parts) mark_borders(one, borders);
-}
-
 }  // namespace
 
 std::shared_ptr<Constraint> Constraint::of_regex(const std::string& pattern,

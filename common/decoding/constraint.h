@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "common/decoding/sorted_tokens.h"
-#include "common/decoding/stack_automaton.h"
 #include "common/text/grammar_rules.h"
+#include "common/text/stack_automaton.h"
 
 namespace staircase {
 
@@ -31,7 +31,7 @@ namespace staircase {
 /// processor for one text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 100'000, kMaxStates = 32'768;
+  static constexpr std::size_t kMaxParts = 300'000, kMaxStates = 32'768;
   static constexpr std::size_t kMaxMaskBytes = 8 << 20, kMaxPlainStates = 400;
   static constexpr std::chrono::seconds kMostTime{2};
 

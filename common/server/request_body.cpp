@@ -1,48 +1,18 @@
 #include "common/server/request_body.h"
 
 #include <algorithm>
-#include <cctype>
-#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "common/base/misspelling.h"
 
 namespace staircase {
 
 using nlohmann::json;
 
 namespace {
-
-/// The number of characters to insert, delete or replace to get from one word to the other (Levenshtein
-/// 1966).
-std::size_t distance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t(0));
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < to.size(); ++j) {
-      const std::size_t replaced = diagonal + (from[i] != to[j]);
-      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-/// How many letters of a misspelt key are wrong, besides capitals and separators; nothing for a key that is
-/// no misspelling of the known one.
-std::optional<std::size_t> wrong_letters(const std::string& key, const std::string& known) {
-  const auto plain = [](std::string word) {
-    std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });
-    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
-    return word;
-  };
-  const std::string one = plain(key), other = plain(known);
-  if (one == other) return 0;
-  if (one.size() < 4 || one.size() > other.size() + 2) return {};
-  const std::size_t wrong = distance(one, other);
-  return wrong <= (other.size() < 8 ? 1 : 2) ? std::optional(wrong) : std::nullopt;
-}
 
 /// Counts the values before the parser builds them, since a value takes far more memory and time than its two
 /// bytes in the body.

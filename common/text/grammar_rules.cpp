@@ -115,4 +115,9 @@ bool keep_finite(GrammarRules& rules) {
   return is_finite[0];
 }
 
+void mark_borders(const RegexPart& part, std::array<bool, 257>& borders) {
+  if (part.kind == Kind::kByte) borders[part.bytes.first] = borders[part.bytes.last + 1] = true;
+  for (const RegexPart& one : part.parts) mark_borders(one, borders);
+}
+
 }  // namespace staircase

@@ -11,7 +11,9 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "common/base/misspelling.h"
 #include "common/text/code_points.h"
+#include "common/text/intersection.h"
 #include "common/text/number_ranges.h"
 #include "common/text/schema_reader.h"
 
@@ -23,9 +25,10 @@ using Json = SchemaReader::Json;
 using Schemas = SchemaReader::Schemas;
 using Kind = RegexPart::Kind;
 
-constexpr std::size_t kMaxBytes = 1'000'000, kMaxDepth = 100;
+constexpr std::size_t kMaxBytes = 1'000'000, kMaxDepth = 100, kMaxPatterns = 4;
 
-// RFC 3339, RFC 4122, RFC 2673 and RFC 5321. Days fit their months, and the 29th of February its year.
+// RFC 3339, RFC 4122, RFC 2673, RFC 5321 and RFC 3986. Days fit their months, and the 29th of February its
+// year.
 constexpr const char* kDate =
     "(((000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-("
     "0[1-9]|[12]\\d|30)|"
@@ -35,10 +38,37 @@ constexpr const char* kTime =
     "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?([Zz]|[-+]([01]\\d|2[0-3]):[0-5]\\d)";
 constexpr const char* kIpv4 =
     "((25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)\\.){3}(25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)";
+// Those of the standard that are not built.
+constexpr const char* kOtherFormats[] = {
+    "duration", "hostname",     "idn-email", "idn-hostname",          "iri",           "iri-reference",
+    "ipv6",     "json-pointer", "regex",     "relative-json-pointer", "uri-reference", "uri-template"};
 constexpr const char* kUuid = "[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}";
 constexpr const char* kEmail =
     "([\\w!#$%&'*+/=?\\^`\\{|\\}~-]+(\\.[\\w!#$%&'*+/=?\\^`\\{|\\}~-]+)*|\"([ !#-\\[\\]-~]|\\\\[ -~])*\")@"
     "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*";
+
+/// An absolute URI: appendix A of the RFC. In a host in brackets, h stands for up to four hexadecimal digits.
+std::string uri_pattern() {
+  const std::string h = "[0-9A-Fa-f]{1,4}", last = "(" + h + ":" + h + "|" + kIpv4 + ")";
+  std::string ipv6 = "(" + h + ":){6}" + last + "|::(" + h + ":){5}" + last;
+  for (int before = 1; before <= 7; ++before) {  // as many before :: as there may be, and the rest after it
+    const std::string front =
+        before == 1 ? "(" + h + ")?" : "((" + h + ":){0," + std::to_string(before - 1) + "}" + h + ")?";
+    ipv6 += "|" + front + "::";
+    if (before <= 4) ipv6 += "(" + h + ":){" + std::to_string(5 - before) + "}" + last;
+    if (before == 5) ipv6 += last;
+    if (before == 6) ipv6 += h;
+  }
+  const std::string letters = "A-Za-z0-9._~!$&'()*+,;=", escape = "%[0-9A-Fa-f]{2}";
+  const std::string character = "([" + letters + ":@-]|" + escape + ")",
+                    text = "([" + letters + ":@/?-]|" + escape + ")*";
+  const std::string user = "([" + letters + ":-]|" + escape + ")*",
+                    name = "([" + letters + "-]|" + escape + ")*";
+  const std::string host = "(\\[(" + ipv6 + "|[vV][0-9A-Fa-f]+\\.[" + letters + ":-]+)\\]|" + name + ")";
+  const std::string path = "(/" + character + "*)*";
+  return "[A-Za-z][A-Za-z0-9+.-]*:(//(" + user + "@)?" + host + "(:[0-9]*)?" + path + "|/(" + character +
+         "+" + path + ")?|" + character + "+" + path + ")?(\\?" + text + ")?(#" + text + ")?";
+}
 
 RegexPart sequence(std::vector<RegexPart> parts) {
   return {Kind::kSequence, std::move(parts)};
@@ -191,15 +221,17 @@ class GrammarWriter {
                                              std::tuple(bounds.most, bounds.most_by, "maximum")}) {
       if (limit && std::abs(*limit) > largest)
         reader_.fail(by, keyword, "bounds beyond 1e15 are not supported");
-      if (limit && may_have_fraction && std::floor(*limit) != *limit)
-        reader_.fail(by, keyword, "for numbers with a fraction, only whole bounds are supported");
+      if (limit && may_have_fraction && fmt::format("{}", *limit).find('e') != std::string::npos)
+        reader_.fail(by, keyword, "a bound so near to zero is not supported");
     }
     reader_.count(500);
     if (may_have_fraction) {
-      return fraction_range(
-          bounds.least ? std::optional(static_cast<long long>(*bounds.least)) : std::nullopt,
-          bounds.most ? std::optional(static_cast<long long>(*bounds.most)) : std::nullopt,
-          bounds.excludes_least, bounds.excludes_most);
+      std::vector<RegexPart> ranges;
+      if (bounds.least)
+        ranges.push_back(numbers_from(fmt::format("{}", *bounds.least), bounds.excludes_least));
+      if (bounds.most) ranges.push_back(numbers_to(fmt::format("{}", *bounds.most), bounds.excludes_most));
+      if (ranges.size() == 1) return std::move(ranges[0]);
+      return together(ranges, {}, bounds.least_by, "minimum").value_or(choice({}));
     }
     std::optional<long long> least, most;
     if (bounds.least)
@@ -217,56 +249,74 @@ class GrammarWriter {
     return most == 0 ? sequence({}) : all;
   }
 
-  RegexPart character() {
-    return shared("character", [] {
-      const RegexPart hex = any_of({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
-      const auto set = [](std::string_view characters) {
-        CodePoints all;
-        for (const char c : characters) all.emplace_back(c, c);
-        return any_of(all);
-      };
-      return choice({any_of(all_but({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}})),
-                     sequence({bytes_of("\\"), set("\"\\/bfnrt")}),
-                     sequence({bytes_of("\\u"), set("0123456789abcABCefEF"), hex, hex, hex}),
-                     sequence({bytes_of("\\u"), set("dD"), set("01234567"), hex, hex}),
-                     sequence({bytes_of("\\u"), set("dD"), set("89abAB"), hex, hex, bytes_of("\\u"),
-                               set("dD"), set("cdefCDEF"), hex, hex})});
-    });
+  RegexPart character() { return shared("character", any_character); }
+  static RegexPart any_character() {
+    const RegexPart hex = any_of({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
+    const auto set = [](std::string_view characters) {
+      CodePoints all;
+      for (const char c : characters) all.emplace_back(c, c);
+      return any_of(all);
+    };
+    return choice({any_of(all_but({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}})),
+                   sequence({bytes_of("\\"), set("\"\\/bfnrt")}),
+                   sequence({bytes_of("\\u"), set("0123456789abcABCefEF"), hex, hex, hex}),
+                   sequence({bytes_of("\\u"), set("dD"), set("01234567"), hex, hex}),
+                   sequence({bytes_of("\\u"), set("dD"), set("89abAB"), hex, hex, bytes_of("\\u"), set("dD"),
+                             set("cdefCDEF"), hex, hex})});
   }
   RegexPart in_quotes(RegexPart part) { return sequence({bytes_of("\""), std::move(part), bytes_of("\"")}); }
 
   RegexPart string(const Schemas& all) {
     static const std::map<std::string, std::string> formats{
-        {"date", kDate}, {"time", kTime}, {"date-time", std::string(kDate) + "[Tt]" + kTime},
-        {"uuid", kUuid}, {"ipv4", kIpv4}, {"email", kEmail}};
+        {"date", kDate},       {"time", kTime}, {"date-time", std::string(kDate) + "[Tt]" + kTime},
+        {"uuid", kUuid},       {"ipv4", kIpv4}, {"email", kEmail},
+        {"uri", uri_pattern()}};
     std::map<std::string, std::pair<const Json*, std::string>> patterns;  // and who has them by which keyword
     for (const Json* schema : all) {
       if (schema->contains("pattern"))
         patterns[schema->at("pattern").get<std::string>()] = {schema, "pattern"};
       if (!schema->contains("format")) continue;
-      const auto known = formats.find(schema->at("format").get<std::string>());
-      if (known == formats.end())
-        reader_.fail(schema, "format",
-                     "of the formats, there are date, time, date-time, uuid, ipv4 and email");
+      const auto format = schema->at("format").get<std::string>();
+      const auto known = formats.find(format);
+      if (known == formats.end()) {
+        // Other names say nothing about the text (2020-12, validation, 7.2.3).
+        const auto is_meant = [&](const std::string& name) {
+          return wrong_letters(format, name).has_value();
+        };
+        for (const auto& [name, _] : formats)
+          if (is_meant(name))
+            reader_.fail(schema, "format", fmt::format("there is no such format; did you mean {}?", name));
+        for (const char* name : kOtherFormats)
+          if (is_meant(name))
+            reader_.fail(schema, "format",
+                         "of the formats, there are date, time, date-time, uuid, ipv4, email and uri");
+        continue;
+      }
       patterns["^(" + known->second + ")$"] = {schema, "format"};
     }
     const int least = reader_.counted(all, "minLength", true).value_or(0);
     const int most = reader_.counted(all, "maxLength", false).value_or(RegexPart::kNoLimit);
     if (most != RegexPart::kNoLimit && most < least) return choice({});
     if (patterns.empty()) return in_quotes(repeated(character(), least, most));
-    const auto& [pattern, place] = *patterns.begin();
-    const auto& [schema, keyword] = place;
-    if (patterns.size() > 1)
-      reader_.fail(schema, keyword, "two patterns or formats for one string are not supported");
-    if (least > 0 || most != RegexPart::kNoLimit)
-      reader_.fail(schema, keyword, "beside minLength or maxLength, it is not supported");
+    const bool is_bounded = least > 0 || most != RegexPart::kNoLimit;
+    const auto& [schema, keyword] = patterns.begin()->second;
+    std::string name = is_bounded ? fmt::format("{} to {} ", least, most) : "";
+    for (const auto& [pattern, _] : patterns) name += "pattern " + pattern;
     reader_.count(5'000);
-    return shared("pattern " + pattern, [&, &pattern = pattern, &schema = schema, &keyword = keyword] {
-      try {
-        return in_quotes(parse_json_pattern(pattern, character()));
-      } catch (const UsageError& error) {
-        reader_.fail(schema, keyword, error.what());
+    return shared(name, [&, &schema = schema, &keyword = keyword] {
+      const RegexPart any = any_character();
+      std::vector<RegexPart> wanted;
+      for (const auto& [pattern, place] : patterns) {
+        try {
+          wanted.push_back(parse_json_pattern(pattern, patterns.size() + is_bounded > 1 ? any : character()));
+        } catch (const UsageError& error) {
+          reader_.fail(place.first, place.second, error.what());
+        }
       }
+      if (is_bounded) wanted.push_back(repeated(any, least, most));
+      if (wanted.size() == 1) return in_quotes(std::move(wanted[0]));
+      if (auto all_hold = together(wanted, {}, schema, keyword)) return in_quotes(std::move(*all_hold));
+      return choice({});
     });
   }
 
@@ -338,16 +388,12 @@ class GrammarWriter {
       members.members.push_back(
           {sequence({this->name(name), rule_for(reader_.member(all, name))}), is_required.contains(name)});
     }
-    Schemas others;
-    bool may_have_others = true;
-    for (const Json* schema : all) {
-      if (!schema->contains("additionalProperties")) continue;
-      others.push_back(reader_.within(schema, "additionalProperties"));
-      may_have_others &= *others.back() != false;
-    }
-    if (may_have_others)
-      members.more = sequence({bytes_of("\""), other_name({names.begin(), names.end()}), bytes_of("\":"),
-                               space(), rule_for(others)});
+    std::vector<RegexPart> more;
+    for (auto& [name, schemas] : other_names(all, {names.begin(), names.end()}))
+      more.push_back(sequence(
+          {bytes_of("\""), std::move(name), bytes_of("\":"), space(), rule_for(std::move(schemas))}));
+    const bool may_have_others = !more.empty();
+    if (may_have_others) members.more = choice(std::move(more));
     for (const Json* schema : all) {
       if (schema->contains("minProperties") &&
           schema->at("minProperties").get<double>() > static_cast<double>(required.size()))
@@ -359,7 +405,58 @@ class GrammarWriter {
     return sequence({bytes_of("{"), space(), write_(members, rules_), space(), bytes_of("}")});
   }
 
-  /// The characters of a name that is none of these. They have one form each, so no name comes in disguise.
+  /// The names besides these, with the schemas of their members: for each set of patterns that may match a
+  /// name.
+  std::vector<std::pair<RegexPart, Schemas>> other_names(const Schemas& all,
+                                                         const std::set<std::string>& names) {
+    const std::set<std::string> patterns = SchemaReader::patterns_in(all);
+    const std::vector<std::string> list(patterns.begin(), patterns.end());
+    if (list.size() > kMaxPatterns)
+      reader_.fail(all.front(), "more than 4 patterns of names are not supported");
+    std::vector<std::pair<RegexPart, Schemas>> found;
+    for (unsigned set = 0; set < 1u << list.size(); ++set) {
+      std::set<std::string> matching;
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (set >> i & 1) matching.insert(list[i]);
+      Schemas schemas = reader_.matched(all, matching);
+      if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; })) continue;
+      if (list.empty())
+        found.emplace_back(other_name(names), std::move(schemas));
+      else if (auto name = name_that_matches(all, list, matching, names))
+        found.emplace_back(std::move(*name), std::move(schemas));
+    }
+    return found;
+  }
+  /// A name that is none of these, and that of all patterns just some match.
+  std::optional<RegexPart> name_that_matches(const Schemas& all, const std::vector<std::string>& patterns,
+                                             const std::set<std::string>& matching,
+                                             const std::set<std::string>& names) {
+    std::vector<RegexPart> wanted{repeated(any_of_in_json(kNameCharacters), 0, RegexPart::kNoLimit)},
+        unwanted;
+    for (const std::string& pattern : patterns)
+      (matching.contains(pattern) ? wanted : unwanted).push_back(reader_.name_pattern(all, pattern));
+    for (const std::string& name : names) {
+      const std::string text = Json(name).dump();
+      unwanted.push_back(bytes_of(std::string_view(text).substr(1, text.size() - 2)));
+    }
+    return together(wanted, unwanted, all.front(), "patternProperties");
+  }
+  std::optional<RegexPart> together(const std::vector<RegexPart>& wanted,
+                                    const std::vector<RegexPart>& unwanted, const Json* schema,
+                                    const std::string& keyword) {
+    const std::size_t before = rules_.size();
+    try {
+      auto found = intersection(wanted, unwanted, rules_);
+      reader_.count(10 * (rules_.size() - before));
+      return found;
+    } catch (const UsageError&) {
+      throw;
+    } catch (const Error& error) {
+      reader_.fail(schema, keyword, error.what());
+    }
+  }
+
+  /// The characters of a name that is none of these.
   RegexPart other_name(std::set<std::string> names) {
     std::string key = "other";
     for (const std::string& name : names) key += Json(name).dump();
@@ -369,7 +466,7 @@ class GrammarWriter {
     });
   }
   RegexPart name_character() {
-    return shared("name character", [] { return any_of_in_json(all_but({{0, 7}, {11, 11}, {14, 31}})); });
+    return shared("name character", [] { return any_of_in_json(kNameCharacters); });
   }
   RegexPart other_than(std::span<const std::string> names, std::size_t from) {
     reader_.count(100);

@@ -32,15 +32,17 @@ using WriteMembers = std::function<RegexPart(const ObjectMembers& object, Gramma
 /// `1.0`.
 ///
 /// Keywords of any value: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf,
-/// allOf, and oneOf where two alternatives cannot both be valid. Of objects: properties, required,
-/// additionalProperties, minProperties and maxProperties where they change nothing. Of arrays: items,
-/// prefixItems, additionalItems, minItems, maxItems. Of texts: minLength, maxLength, pattern, format (date,
-/// time, date-time, uuid, ipv4, email). Of numbers: minimum, maximum, exclusiveMinimum and exclusiveMaximum,
-/// which are whole. Titles, descriptions and other notes do nothing.
+/// allOf, and oneOf where two alternatives cannot both be valid, or only require members. Of objects:
+/// properties, required, additionalProperties, up to four patternProperties, dependentRequired,
+/// dependentSchemas, dependencies, minProperties and maxProperties where they change nothing. Of arrays:
+/// items, prefixItems, additionalItems, minItems, maxItems. Of texts: minLength, maxLength, pattern, format
+/// (date, time, date-time, uuid, ipv4, email, uri; other names that the standard does not define do nothing).
+/// Of numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum. Titles, descriptions and all names that
+/// JSON Schema does not define do nothing (2020-12, core, 6.5).
 ///
-/// Throws UsageError with its place for any other keyword, for a combination that is not built, and for a
-/// schema under which no value is valid. The same for a text that is no JSON, has more than 1,000,000 bytes
-/// or nests deeper than 100.
+/// Throws UsageError with its place for any other keyword, for a name that is a keyword misspelt, for a
+/// combination that is not built, and for a schema under which no value is valid. The same for a text that is
+/// no JSON, has more than 1,000,000 bytes or nests deeper than 100.
 GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write);
 
 /// Reads a file with a schema; without a name, there are no rules. Throws also what read_file throws.

@@ -1,6 +1,7 @@
 #include "common/text/number_ranges.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -65,27 +66,72 @@ RegexPart unsigned_range(long long least, Bound most) {
   return part;
 }
 
-/// Numbers with a fraction and without a sign, from `least` up.
-RegexPart unsigned_fractions(long long least, Bound most, bool excludes_least, bool excludes_most) {
-  const auto fraction = [](RegexPart digits) {
-    return choice({sequence({}), sequence({bytes_of("."), std::move(digits)})});
-  };
-  const RegexPart zeros = repeated(digit('0', '0'), 1), any = repeated(digit(), 1);
-  const RegexPart not_zero =
-      sequence({bytes_of("."), repeated(digit(), 0), digit('1'), repeated(digit(), 0)});
-  const auto whole = [](long long number) { return bytes_of(std::to_string(number)); };
-  RegexPart part = choice({});
-  if (most && *most < least) return part;
-  if (!most || *most > least) {
-    const long long first = excludes_least ? least + 1 : least;
-    if (excludes_least) part.parts.push_back(sequence({whole(least), not_zero}));
-    if (!most || *most - 1 >= first)
-      part.parts.push_back(
-          sequence({unsigned_range(first, most ? Bound(*most - 1) : std::nullopt), fraction(any)}));
-  } else if (excludes_least) {
-    return part;
+RegexPart optional(RegexPart part) {
+  return choice({sequence({}), std::move(part)});
+}
+
+RegexPart any_fraction() {
+  return optional(sequence({bytes_of("."), repeated(digit(), 1)}));
+}
+
+/// A decimal without its sign, and without zeros at the end.
+struct Decimal {
+  bool is_negative;
+  long long whole;
+  std::string fraction;
+
+  explicit Decimal(const std::string& text)
+      : is_negative(text.starts_with("-")), whole(std::llabs(std::stoll(text))) {
+    if (const auto point = text.find('.'); point != text.npos) fraction = text.substr(point + 1);
+    while (fraction.ends_with('0')) fraction.pop_back();
   }
-  if (most && !excludes_most) part.parts.push_back(sequence({whole(*most), fraction(zeros)}));
+
+  bool is_zero() const { return whole == 0 && fraction.empty(); }
+};
+
+/// Numbers without a sign from a decimal up: they are greater from some digit on, or have all of its digits.
+RegexPart unsigned_from(const Decimal& bound, bool excludes) {
+  const std::string& digits = bound.fraction;
+  const auto point = [&](std::size_t count) {
+    return bytes_of(std::string(1, '.').append(digits, 0, count));
+  };
+  const RegexPart not_zero = sequence({repeated(digit(), 0), digit('1'), repeated(digit(), 0)});
+  RegexPart fraction = choice({});
+  for (std::size_t i = 0; i < digits.size(); ++i)
+    if (digits[i] < '9')
+      fraction.parts.push_back(
+          sequence({point(i), digit(static_cast<char>(digits[i] + 1)), repeated(digit(), 0)}));
+  if (excludes)
+    fraction.parts.push_back(sequence({point(digits.size()), not_zero}));
+  else
+    fraction.parts.push_back(digits.empty() ? any_fraction()
+                                            : sequence({point(digits.size()), repeated(digit(), 0)}));
+  return choice({sequence({unsigned_range(bound.whole + 1, std::nullopt), any_fraction()}),
+                 sequence({bytes_of(std::to_string(bound.whole)), std::move(fraction)})});
+}
+
+/// Numbers without a sign up to a decimal: they are less from some digit on, end before it does, or have all
+/// digits.
+RegexPart unsigned_to(const Decimal& bound, bool excludes) {
+  const std::string& digits = bound.fraction;
+  const auto point = [&](std::size_t count) {
+    return bytes_of(std::string(1, '.').append(digits, 0, count));
+  };
+  RegexPart fraction = choice({});
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    fraction.parts.push_back(i == 0 ? sequence({}) : point(i));
+    if (digits[i] > '0')
+      fraction.parts.push_back(
+          sequence({point(i), digit('0', static_cast<char>(digits[i] - 1)), repeated(digit(), 0)}));
+  }
+  const RegexPart zeros = repeated(digit('0', '0'), digits.empty() ? 1 : 0);
+  if (!excludes) {
+    RegexPart same = sequence({point(digits.size()), zeros});
+    fraction.parts.push_back(digits.empty() ? optional(std::move(same)) : std::move(same));
+  }
+  RegexPart part = choice({});
+  if (bound.whole > 0) part.parts.push_back(sequence({unsigned_range(0, bound.whole - 1), any_fraction()}));
+  part.parts.push_back(sequence({bytes_of(std::to_string(bound.whole)), std::move(fraction)}));
   return part;
 }
 
@@ -114,21 +160,19 @@ RegexPart integer_range(Bound least, Bound most) {
   return part;
 }
 
-RegexPart fraction_range(Bound least, Bound most, bool excludes_least, bool excludes_most) {
-  RegexPart part = choice({});
-  if (!most || *most >= 0) {
-    const bool is_above = least && *least >= 0;
-    part.parts.push_back(
-        unsigned_fractions(is_above ? *least : 0, most, is_above && excludes_least, excludes_most));
-  }
-  if (!least || *least < 0) {
-    // Below zero, the bounds change places. Zero itself is written without a sign.
-    const bool is_below = most && *most < 0;
-    part.parts.push_back(sequence(
-        {bytes_of("-"), unsigned_fractions(is_below ? -*most : 0, least ? Bound(-*least) : std::nullopt,
-                                           !is_below || excludes_most, excludes_least)}));
-  }
-  return part;
+RegexPart numbers_from(const std::string& bound, bool excludes) {
+  const Decimal decimal(bound);
+  if (!decimal.is_negative || decimal.is_zero()) return unsigned_from(decimal, excludes);
+  return choice(
+      {unsigned_from(Decimal("0"), false), sequence({bytes_of("-"), unsigned_to(decimal, excludes)})});
+}
+
+RegexPart numbers_to(const std::string& bound, bool excludes) {
+  const Decimal decimal(bound);
+  if (decimal.is_negative || (decimal.is_zero() && excludes))
+    return sequence({bytes_of("-"), unsigned_from(decimal, excludes)});
+  return choice(
+      {unsigned_to(decimal, excludes), sequence({bytes_of("-"), unsigned_from(Decimal("0"), false)})});
 }
 
 }  // namespace staircase

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "common/text/regex_syntax.h"
 
@@ -15,9 +16,9 @@ RegexPart any_integer();
 /// `least` is larger.
 RegexPart integer_range(std::optional<long long> least, std::optional<long long> most);
 
-/// The numbers from `least` to `most`, which may have a fraction but no exponent; without the bounds
-/// themselves if they are excluded.
-RegexPart fraction_range(std::optional<long long> least, std::optional<long long> most, bool excludes_least,
-                         bool excludes_most);
+/// The numbers from `bound` up, and those up to it, which may have a fraction but no exponent; without the
+/// bound itself if it is excluded. It is written as a decimal, such as -0.25, without an exponent.
+RegexPart numbers_from(const std::string& bound, bool excludes);
+RegexPart numbers_to(const std::string& bound, bool excludes);
 
 }  // namespace staircase

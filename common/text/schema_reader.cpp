@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/misspelling.h"
 #include "common/base/quoted.h"
+#include "common/text/stack_automaton.h"
 
 namespace staircase {
 
@@ -17,9 +19,25 @@ namespace {
 constexpr std::size_t kMaxDepth = 100;
 constexpr int kMaxParts = 1'000'000, kMaxAlternatives = 1'000;
 
-constexpr std::string_view kNotes[] = {"title",       "description", "default",  "examples",
-                                       "example",     "$schema",     "$comment", "$defs",
-                                       "definitions", "deprecated",  "readOnly", "writeOnly"};
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> all;
+  for (std::size_t from = 0, to = 0; from < text.size(); from = to + 1) {
+    to = std::min(text.find(' ', from), text.size());
+    all.emplace_back(text.substr(from, to - from));
+  }
+  return all;
+}
+
+// Keywords that decide which values are valid, all of them and those that are not built here.
+const std::vector<std::string> kKeywords = words(
+    "$ref additionalItems additionalProperties allOf anyOf const dependencies dependentRequired "
+    "dependentSchemas enum exclusiveMaximum exclusiveMinimum format items maximum maxItems maxLength "
+    "maxProperties minimum minItems minLength minProperties nullable oneOf pattern patternProperties "
+    "prefixItems properties required type");
+const std::vector<std::string> kNotBuilt = words(
+    "$dynamicRef $id $recursiveRef contains contentEncoding contentMediaType disallow divisibleBy else "
+    "extends id if maxContains minContains multipleOf not propertyNames then unevaluatedItems "
+    "unevaluatedProperties uniqueItems");
 
 std::string percent_decoded(const std::string& text) {
   std::string decoded;
@@ -52,6 +70,20 @@ bool is_same(const Json& one, const Json& other) {
   if (one.is_array() && other.is_array())
     return std::equal(one.begin(), one.end(), other.begin(), other.end(), is_same);
   return one == other;
+}
+
+/// The keyword that was meant by a name that is none. An underscore in front puts one out of use, and too
+/// many words are a letter away from short ones.
+std::optional<std::string> meant_by(const std::string& name) {
+  std::optional<std::string> nearest;
+  std::size_t fewest = name.size();
+  if (name.starts_with("_")) return nearest;
+  for (const auto* list : {&kKeywords, &kNotBuilt})
+    for (const std::string& keyword : *list) {
+      const auto wrong = keyword.size() < 4 ? std::nullopt : wrong_letters(name, keyword);
+      if (wrong && *wrong < fewest) nearest = keyword, fewest = *wrong;
+    }
+  return nearest;
 }
 
 }  // namespace
@@ -117,15 +149,68 @@ std::vector<std::string> SchemaReader::required_in(const Schemas& all) {
 }
 
 Schemas SchemaReader::member(const Schemas& all, const std::string& name) {
+  std::set<std::string> patterns = patterns_in(all);
+  std::erase_if(patterns, [&](const std::string& pattern) { return !matches(all, pattern, name); });
   Schemas schemas;
   for (const Json* schema : all) {
     const Json* found = property(schema, name);
-    if (found != nullptr)
+    if (found != nullptr) {
       schemas.push_back(at(found, paths_.at(schema) + "/properties/" + in_pointer(name)));
-    else if (schema->contains("additionalProperties"))
+      for (const Json* one : with_patterns(schema, patterns)) schemas.push_back(one);
+    } else {
+      for (const Json* one : matched({schema}, patterns)) schemas.push_back(one);
+    }
+  }
+  return schemas;
+}
+
+std::set<std::string> SchemaReader::patterns_in(const Schemas& all) {
+  std::set<std::string> patterns;
+  for (const Json* schema : all)
+    if (schema->contains("patternProperties"))
+      for (const auto& [pattern, _] : schema->at("patternProperties").items()) patterns.insert(pattern);
+  return patterns;
+}
+
+Schemas SchemaReader::with_patterns(const Json* schema, const std::set<std::string>& patterns) {
+  Schemas schemas;
+  for (const std::string& pattern : patterns_in({schema}))
+    if (patterns.contains(pattern))
+      schemas.push_back(at(&schema->at("patternProperties").at(pattern),
+                           paths_.at(schema) + "/patternProperties/" + in_pointer(pattern)));
+  return schemas;
+}
+
+Schemas SchemaReader::matched(const Schemas& all, const std::set<std::string>& patterns) {
+  Schemas schemas;
+  for (const Json* schema : all) {
+    const Schemas found = with_patterns(schema, patterns);
+    schemas.insert(schemas.end(), found.begin(), found.end());
+    if (found.empty() && schema->contains("additionalProperties"))
       schemas.push_back(within(schema, "additionalProperties"));
   }
   return schemas;
+}
+
+/// Reads the name as it stands in JSON, where its characters have one form each.
+bool SchemaReader::matches(const Schemas& all, const std::string& pattern, const std::string& name) const {
+  const RegexPart part = name_pattern(all, pattern);
+  StackAutomaton automaton(std::make_shared<const GrammarRules>());
+  StackAutomaton::Stacks stacks = automaton.start(part);
+  const std::string text = Json(name).dump();
+  for (const char byte : text.substr(1, text.size() - 2)) stacks = automaton.after(stacks, byte);
+  return automaton.accepts(stacks);
+}
+
+RegexPart SchemaReader::name_pattern(const Schemas& all, const std::string& pattern) const {
+  try {
+    return parse_json_pattern(pattern, any_of_in_json(kNameCharacters));
+  } catch (const UsageError& error) {
+    for (const Json* schema : all)
+      if (patterns_in({schema}).contains(pattern))
+        fail(schema, "patternProperties/" + in_pointer(pattern), error.what());
+    throw;
+  }
 }
 
 const Json* SchemaReader::property(const Json* schema, const std::string& name) {
@@ -180,24 +265,79 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
       all = both(all, any, schema);
     }
     if (schema->contains("oneOf")) all = both(all, one_of(schema), schema);
+    for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas"})
+      if (schema->contains(keyword))
+        for (const auto& [name, _] : schema->at(keyword).items())
+          all = both(all, dependent(schema, keyword, name), schema);
   }
   open_.pop_back();
   return all;
 }
 
+/// Each alternative, without what is valid under another one, too.
 std::vector<Schemas> SchemaReader::one_of(const Json* schema) {
+  const Schemas list = listed(schema, "oneOf");
   std::vector<std::vector<Schemas>> each;
-  for (const Json* one : listed(schema, "oneOf")) each.push_back(alternatives(one));
+  for (const Json* one : list) each.push_back(alternatives(one));
+  const auto are_excluded = [&](std::size_t i, std::size_t j) {
+    return std::ranges::all_of(each[i], [&](const Schemas& one) {
+      return std::ranges::all_of(each[j], [&](const Schemas& other) { return exclude(one, other, 0); });
+    });
+  };
   std::vector<Schemas> any;
-  for (std::size_t i = 0; i < each.size(); ++i) {
-    for (const Schemas& one : each[i]) {
-      for (const Schemas& other : any)
-        if (!exclude(one, other, 0))
-          fail(schema, "oneOf", "two of its alternatives may hold at once; anyOf allows that");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    std::vector<Schemas> alone = each[i];
+    for (std::size_t j = 0; j < list.size(); ++j) {
+      if (i == j || are_excluded(std::min(i, j), std::max(i, j))) continue;
+      const auto none = none_of(list[j]);
+      if (!none) fail(schema, "oneOf", "two of its alternatives may hold at once; anyOf allows that");
+      alone = both(alone, *none, schema);
     }
-    any.insert(any.end(), each[i].begin(), each[i].end());
+    any.insert(any.end(), alone.begin(), alone.end());
   }
   return any;
+}
+
+/// What is not valid under a schema that only requires members: objects that lack one of them. Nothing for
+/// any other schema.
+std::optional<std::vector<Schemas>> SchemaReader::none_of(const Json* schema) {
+  const auto requires_only = [](const auto& item) {
+    return item.key() == "required" || (item.key() == "type" && item.value() == "object") ||
+           item.key() == "title" || item.key() == "description";
+  };
+  if (!schema->is_object() || !schema->contains("required") ||
+      !std::ranges::all_of(schema->items(), requires_only))
+    return std::nullopt;
+  check(schema);
+  std::vector<Schemas> lacking;
+  for (const std::string& name : required_in({schema}))
+    lacking.push_back({made({{"type", "object"}, {"properties", {{name, false}}}}, paths_.at(schema))});
+  // Other values are valid under `required`, and not under a type.
+  if (schema->contains("type"))
+    lacking.push_back(
+        {made({{"type", {"null", "boolean", "number", "string", "array"}}}, paths_.at(schema))});
+  return lacking;
+}
+
+/// What holds for a member that others depend on: it is not there, or they are as the keyword says.
+std::vector<Schemas> SchemaReader::dependent(const Json* schema, const std::string& keyword,
+                                             const std::string& name) {
+  const Json& what = schema->at(keyword).at(name);
+  const std::string path = paths_.at(schema) + "/" + keyword + "/" + in_pointer(name);
+  std::vector<Schemas> all{{made({{"properties", {{name, false}}}}, path)}};
+  const Json* then = what.is_array() ? made({{"required", what}}, path) : at(&what, path);
+  for (const Schemas& way : both({{made({{"required", {name}}}, path)}}, alternatives(then), schema))
+    all.push_back(way);
+  // Values that are no objects depend on nothing.
+  all.push_back({made({{"type", {"null", "boolean", "number", "string", "array"}}}, path)});
+  return all;
+}
+
+const Json* SchemaReader::made(Json schema, const std::string& path) {
+  const Json* added = &added_.emplace_back(std::move(schema));
+  paths_[added] = path;
+  check(added);
+  return added;
 }
 
 const Json* SchemaReader::referred(const Json* schema) {
@@ -270,7 +410,7 @@ void SchemaReader::check(const Json* schema) {
       types_of(schema);
     } else if (key == "enum" || key == "anyOf" || key == "oneOf" || key == "allOf") {
       need(value.is_array() && (!value.empty() || key == "enum"), "a list that is not empty");
-    } else if (key == "properties") {
+    } else if (key == "properties" || key == "patternProperties") {
       need(value.is_object(), "an object of schemas");
     } else if (key == "required") {
       need(value.is_array() && std::ranges::all_of(value, [](const Json& name) { return name.is_string(); }),
@@ -284,6 +424,8 @@ void SchemaReader::check(const Json* schema) {
       need(value.is_number() || value.is_boolean(), "a number");
     } else if (key == "pattern" || key == "format") {
       need(value.is_string(), "a string");
+    } else if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") {
+      need(value.is_object(), "an object");
     } else if (key == "prefixItems") {
       need(value.is_array(), "a list of schemas");
     } else if (key == "nullable") {
@@ -294,11 +436,12 @@ void SchemaReader::check(const Json* schema) {
     } else if ((key == "$id" || key == "id") &&
                (is_root || !value.is_string() || value.get<std::string>().starts_with("#"))) {
       // It names the whole.
-    } else if ((key == "uniqueItems" && value == false) ||
-               (key == "patternProperties" && value == Json::object())) {
-      // These change nothing.
-    } else if (std::ranges::find(kNotes, key) == std::end(kNotes)) {
+    } else if (key == "uniqueItems" && value == false) {
+      // It changes nothing.
+    } else if (std::ranges::find(kNotBuilt, key) != kNotBuilt.end()) {
       fail(schema, in_pointer(key), "this keyword is not supported");
+    } else if (const auto meant = meant_by(key)) {
+      fail(schema, in_pointer(key), fmt::format("there is no such keyword; did you mean {}?", *meant));
     }
   }
 }
@@ -363,7 +506,7 @@ bool SchemaReader::is_valid(const Json& value, const Schemas& all) const {
       if ((is_string && (key == "pattern" || key == "format")) ||
           (is_list && (key == "items" || key == "prefixItems" || key == "minItems" || key == "maxItems")) ||
           (is_object && (key == "properties" || key == "required" || key == "additionalProperties" ||
-                         key == "minProperties" || key == "maxProperties")))
+                         key == "patternProperties" || key == "minProperties" || key == "maxProperties")))
         fail(schema, key, "beside enum or const, this keyword is not supported");
       if (is_string && of_string) {
         const std::string& text = value.get_ref<const std::string&>();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "common/text/code_points.h"
 
 namespace staircase {
 
@@ -24,6 +27,9 @@ enum JsonType {
   kObject = 64,
   kAllTypes = 127
 };
+
+/// The characters of an object's names: all that have one short form in JSON, so no name comes in disguise.
+inline const CodePoints kNameCharacters = all_but({{0, 7}, {11, 11}, {14, 31}});
 
 /// Reads one schema. Each function throws UsageError with the place of what it cannot use:
 /// "the schema cannot be used at /properties/age: it refers to itself".
@@ -56,8 +62,15 @@ class SchemaReader {
   /// The schemas in a keyword's list, such as prefixItems.
   Schemas listed(const Json* schema, const std::string& keyword);
 
-  /// The schemas of an object's member.
+  /// The schemas of an object's member: from properties and patternProperties, or else from
+  /// additionalProperties.
   Schemas member(const Schemas& all, const std::string& name);
+
+  /// The patterns of patternProperties, each once.
+  static std::set<std::string> patterns_in(const Schemas& all);
+
+  /// The schemas of a member that no properties name and that exactly these patterns match.
+  Schemas matched(const Schemas& all, const std::set<std::string>& patterns);
 
   // ── Which schemas hold together ──
 
@@ -89,10 +102,15 @@ class SchemaReader {
 
   static bool is_whole(const Json& number);
 
+  /// What stands between the quotation marks of a name that one of the patterns in patternProperties matches.
+  RegexPart name_pattern(const Schemas& all, const std::string& pattern) const;
+
  private:
   [[noreturn]] void fail_at(const std::string& path, std::string_view what) const;
   const Json* at(const Json* schema, const std::string& path);
   const Json* property(const Json* schema, const std::string& name);
+  Schemas with_patterns(const Json* schema, const std::set<std::string>& patterns);
+  bool matches(const Schemas& all, const std::string& pattern, const std::string& name) const;
   const Json* referred(const Json* schema);
   void check(const Json* schema);
   int types_of(const Json* schema) const;
@@ -101,9 +119,13 @@ class SchemaReader {
                             const Json* place);
   std::vector<Schemas> alternatives(const Json* schema);
   std::vector<Schemas> one_of(const Json* schema);
+  std::optional<std::vector<Schemas>> none_of(const Json* schema);
+  std::vector<Schemas> dependent(const Json* schema, const std::string& keyword, const std::string& name);
+  const Json* made(Json schema, const std::string& path);
   bool exclude(const Schemas& one, const Schemas& other, int depth);
 
   const Json document_;
+  std::deque<Json> added_;     // schemas that others imply
   bool ref_is_alone_ = false;  // before 2019, $ref hides the keywords beside it
   std::map<const Json*, std::string> paths_;
   std::vector<const Json*> open_;

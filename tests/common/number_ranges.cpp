@@ -2,6 +2,7 @@
 #include "common/text/number_ranges.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <random>
@@ -45,32 +46,45 @@ TEST_CASE("the integers between two bounds are those and no others") {
   }
 }
 
-TEST_CASE("the numbers between two bounds are those and no others") {
+TEST_CASE("the numbers from a bound up, and those up to it, are those and no others") {
   std::mt19937 random(1);
-  for (int i = 0; i < 60; ++i) {
-    std::optional<long long> least = bound(random), most = bound(random);
-    if (i % 4 == 0) most = least;
-    if (i % 4 == 1) least = 0;
-    if (i % 4 == 2) most = 0;
-    const bool no_least = random() % 2, no_most = random() % 2;
-    CAPTURE(least.value_or(-9999));
-    CAPTURE(most.value_or(9999));
-    const Grammar grammar({{"root", fraction_range(least, most, no_least, no_most)}});
-    std::set<std::string> texts{"0",      "0.0",   "0.5",    "0.05", "-0.5",
-                                "-0.001", "1.999", "-1.999", "99.9", "1000.0001"};
-    for (const auto& limit : {least, most})
-      for (const long long whole : {limit.value_or(0) - 1, limit.value_or(0), limit.value_or(0) + 1})
-        for (const std::string fraction : {"", ".0", ".00", ".01", ".5", ".10", ".999"})
-          texts.insert(std::to_string(whole) + fraction);
-    for (const std::string& text : texts) {
-      const double value = std::stod(text);
-      const bool wanted =
-          (!least || value > static_cast<double>(*least) ||
-           (!no_least && value == static_cast<double>(*least))) &&
-          (!most || value < static_cast<double>(*most) || (!no_most && value == static_cast<double>(*most)));
-      if (is_text_of(grammar, text) != wanted) FAIL_CHECK(text);
+  for (int i = 0; i < 120; ++i) {
+    const int places = static_cast<int>(random() % 4);
+    double number = static_cast<double>(static_cast<int>(random() % 2500) - 1250) / std::pow(10, places);
+    if (i % 8 == 0) number = 0;
+    const std::string bound = fmt::format("{}", number);
+    CAPTURE(bound);
+    std::set<std::string> texts{"0",
+                                "0.0",
+                                "0.5",
+                                "0.05",
+                                "-0.5",
+                                bound,
+                                bound + (bound.find('.') == bound.npos ? ".0" : "0"),
+                                "-0.001",
+                                "1.999",
+                                "-1.999",
+                                "99.9",
+                                "1000.0001"};
+    for (int k = -20; k <= 20; ++k)
+      texts.insert(fmt::format("{:.{}f}", number + k / std::pow(10, places + k % 2), places + k % 3 * k % 3));
+    for (const bool excludes : {false, true}) {
+      const Grammar from({{"root", numbers_from(bound, excludes)}}),
+          to({{"root", numbers_to(bound, excludes)}});
+      for (const std::string& text : texts) {
+        const double value = std::stod(text);
+        if (value == 0 && text.starts_with("-")) continue;  // -0 has other texts
+        CAPTURE(text);
+        CAPTURE(excludes);
+        CHECK(is_text_of(from, text) == (excludes ? value > number : value >= number));
+        CHECK(is_text_of(to, text) == (excludes ? value < number : value <= number));
+      }
+      for (const std::string text : {"01", "1.", ".5", "-", "1e0", "+1", "-.5", "00.5"}) {
+        CHECK_FALSE(is_text_of(from, text));
+        CHECK_FALSE(is_text_of(to, text));
+      }
+      // A valid text of zero is none of a number that may not be zero.
+      CHECK_FALSE((number == 0 && excludes && (is_text_of(from, "-0.0") || is_text_of(to, "-0.0"))));
     }
-    for (const std::string text : {"01", "1.", ".5", "-", "1e0", "+1", "-.5", "00.5"})
-      CHECK_FALSE(is_text_of(grammar, text));
   }
 }

@@ -25,17 +25,17 @@ ROOMS = {
 LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 
 # What only sources include: JSON, and the insides of models and tokenizers.
-PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/precompiled.h", "decoding/constraint.h",
-           "decoding/known_tokens.h", "decoding/sorted_tokens.h", "decoding/stack_automaton.h", "model/family.h",
+PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/misspelling.h", "base/precompiled.h",
+           "decoding/constraint.h", "decoding/known_tokens.h", "decoding/sorted_tokens.h", "model/family.h",
            "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/lead_passes.h", "model/llama.h",
            "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
            "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/rank_monitor.h",
            "parallel/thread_ranks.h", "parallel/wait_limit.h", "text/added_token_reader.h", "text/added_tokens.h",
            "text/byte_alphabet.h", "text/chat_template.h", "text/code_points.h", "text/gguf_tokenizer.h",
-           "text/gguf_vocabulary.h", "text/jinja.h", "text/json_value.h", "text/merger.h", "text/nfc.h",
-           "text/normalizer.h", "text/number_ranges.h", "text/pattern.h", "text/pre_tokenizer.h", "text/pre_types.h",
-           "text/schema_reader.h", "text/spelling.h", "text/tokenizer_config.h", "text/tokenizer_files.h",
-           "text/tokenizer_json.h", "text/vocabulary_reader.h"]
+           "text/gguf_vocabulary.h", "text/intersection.h", "text/jinja.h", "text/json_value.h", "text/merger.h",
+           "text/nfc.h", "text/normalizer.h", "text/number_ranges.h", "text/pattern.h", "text/pre_tokenizer.h",
+           "text/pre_types.h", "text/schema_reader.h", "text/spelling.h", "text/stack_automaton.h",
+           "text/tokenizer_config.h", "text/tokenizer_files.h", "text/tokenizer_json.h", "text/vocabulary_reader.h"]
 
 
 def call(*command, **options):

@@ -1,4 +1,4 @@
-#include "common/decoding/stack_automaton.h"
+#include "common/text/stack_automaton.h"
 
 #include <algorithm>
 #include <unordered_set>

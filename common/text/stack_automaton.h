@@ -26,7 +26,10 @@ class StackAutomaton {
   /// The first rule describes whole texts.
   explicit StackAutomaton(std::shared_ptr<const GrammarRules> rules) : rules_(std::move(rules)) {}
 
-  Stacks start() { return {push(rules_->front().part, 0, kEmpty)}; }
+  Stacks start() { return start(rules_->front().part); }
+
+  /// For texts of another part, which must outlive this.
+  Stacks start(const RegexPart& part) { return {push(part, 0, kEmpty)}; }
 
   /// Throws Error if it needs more than kMaxStacks, or kMaxAtOnce for one state.
   Stacks after(const Stacks& stacks, char byte);
