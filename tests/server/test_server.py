@@ -624,10 +624,20 @@ class Ending(unittest.TestCase):
             kept = server.connect()
             kept.request("GET", "/health")
             kept.getresponse().read()
+            late = server.socket()
+            late.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                         b"Content-Length: 15\r\nExpect: 100-continue\r\n\r\n")
+            self.assertEqual(late.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             streams = [server.stream(["The"] * 3, temperature=0, max_tokens=120) for _ in range(3)]
             self.assertTrue(wait_until(lambda: sum(server.load()) > 6))
             server.process.send_signal(signal.SIGTERM)
             self.assertTrue(wait_until(lambda: not self.can_connect(server)))
+            late.sendall(b'{"prompt": [1]}')
+            with late, late.makefile("rb") as file:
+                answer = file.read()
+            self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
+            self.assertIn(b"\r\nRetry-After: 1\r\n", answer)
+            self.assertIn(b"this server is shutting down and accepts no more requests", answer)
             for stream in streams:  # one grows, the others wait: all have been taken
                 texts = ["", "", ""]
                 for event in stream:
