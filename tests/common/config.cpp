@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/model/family.h"
 #include "common/model/generation_config.h"
 #include "common/program/chat_defaults.h"
 #include "tests/error_message.h"
@@ -86,12 +89,18 @@ TEST_CASE("the end of text is the file's, otherwise that of vocab.json, and null
   folder.write("vocab.json",
                R"({"a": 0, "<|endoftext|>": 50, "b": 51})");  // the vocabulary was padded to 100
   CHECK(end_of_text(named) == 7);
+  CHECK(read_config(folder.path()).end_tokens == EndTokens{7});
   CHECK(end_of_text(missing) == 50);
   CHECK(end_of_text(none) == -1);
+  for (const int id : {0, 99}) {
+    folder.write("vocab.json", json{{"<|endoftext|>", id}}.dump());
+    CHECK(end_of_text(missing) == id);
+  }
   for (const char* vocabulary :
        {R"({"a": 0, "</s>": 50})", R"({"<|endoftext|>": 100})", R"({"<|endoftext|>": "x"})"}) {
     folder.write("vocab.json", vocabulary);
     CHECK(end_of_text(missing) == -1);
+    CHECK(read_config(folder.path()).end_tokens.empty());
   }
 }
 
@@ -106,6 +115,17 @@ TEST_CASE("missing settings have GPT-2's defaults") {
   CHECK(config.eos_token_id == -1);  // no vocabulary names it
   settings["n_inner"] = nullptr;
   CHECK(read(settings.dump()).n_inner == 4 * 48);
+}
+
+TEST_CASE("a value of another type is shown in short, and a fault in one line of JSON has a byte alone") {
+  CHECK(says(error_with("model_type", 3), "config.json: model_type is 3, not a text"));
+  CHECK(says(error_with("model_type", json::object()), "model_type is an object, not a text"));
+  CHECK(says(error_with("model_type", json::array()), "model_type is an array, not a text"));
+  const std::string error = error_with("n_layer", std::string(1000, 'x'));
+  CHECK(says(error, "n_layer is \"xxx", "...", "not an integer"));
+  CHECK(error.size() < 300);
+  CHECK(says(error_message([] { read("{\"a\": }"); }), "the parser stops at byte "));
+  CHECK(says(error_message([] { read("{\n\"a\": }"); }), "the parser stops in line 2, at byte "));
 }
 
 TEST_CASE("settings that change nothing in the computation are accepted") {
@@ -328,6 +348,12 @@ TEST_CASE("the two matrices of a gated MLP count as one, which may have 2^31 - 1
   CHECK(says(error_message([&] { read(gated.dump()); }), "config.json", "n_inner"));
   gated["intermediate_size"] = (1 << 16) - 1;
   CHECK(error_message([&] { read(gated.dump()); }) == "");
+  const auto error = [](std::int64_t columns) {
+    return error_message([&] { check_matrix(Settings("f", json::object()), "a matrix", 1, columns); });
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  CHECK(error(kMost) == "");
+  CHECK(says(error(kMost + 1), "f: a matrix is 1 x 2147483648, more than the 2^31 - 1 values"));
 }
 
 TEST_CASE("heads whose size is not a quotient of the width have the size in the file") {
@@ -336,6 +362,9 @@ TEST_CASE("heads whose size is not a quotient of the width have the size in the 
   CHECK(read(settings.dump()).query_width() == 120);
   settings["head_dim"] = nullptr;
   CHECK(read(settings.dump()).head_size == 8);
+  json qwen3 = valid_of("qwen3");
+  qwen3.erase("head_dim");
+  CHECK(read(qwen3.dump()).head_size == 128);
 }
 
 TEST_CASE("settings of other families that would compute something else are refused by name") {
@@ -358,6 +387,8 @@ TEST_CASE("settings of other families that would compute something else are refu
   }
   CHECK(says(error_of("olmo", "clip_qkv", 8.0), "clip_qkv is 8", "null"));
   CHECK(says(error_of("gpt_neox", "hidden_act", "relu"), "hidden_act is \"relu\"", "gelu"));
+  for (const char* gelu : {"gelu", "gelu_new", "gelu_pytorch_tanh"})
+    CHECK(error_of("gpt_neox", "hidden_act", gelu) == "");
   CHECK(says(error_of("gpt_neox", "attention_bias", false), "attention_bias is false"));
 }
 

@@ -68,3 +68,18 @@ TEST_CASE("the parts of a GGUF model are one model") {
   folder.write("large-00002-of-00002.gguf", "GGUF");
   CHECK(find_model(folder.path().string()) == first);
 }
+
+TEST_CASE("a name is looked for in the folder that STAIRCASE_MODELS names before all others") {
+  const TemporaryFolder folder;
+  const auto own = folder.path() / "tales-6m";
+  std::filesystem::create_directory(own);
+  const std::filesystem::path embedded = find_model("tales-6m");
+  CHECK(embedded != own);
+  setenv("STAIRCASE_MODELS", folder.path().c_str(), 1);
+  CHECK(find_model("tales-6m") == own);
+  CHECK(says(error_message([] { find_model("tales-7m"); }),
+             "--model tales-7m: no such model (looked as a folder, in ",
+             ", in " + folder.path().string() + ", in "));
+  CHECK(find_model("tales-1m").parent_path() == embedded.parent_path());
+  unsetenv("STAIRCASE_MODELS");
+}

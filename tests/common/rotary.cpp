@@ -118,12 +118,13 @@ TEST_CASE("rope_scaling replaces rope_parameters unless it is empty, as in trans
 }
 
 TEST_CASE("linear and YaRN's rotations are those of transformers") {
-  // From transformers 5.24, LlamaRotaryEmbedding of heads of 16 features with a theta of 1,000,000 and 40,960
-  // positions: the speeds, and the length of a rotated vector.
+  // From transformers 5.24, LlamaRotaryEmbedding of heads of 16 features with a theta of 1,000,000, or as
+  // stated, and 40,960 positions: the speeds, and the length of a rotated vector.
   struct Case {
     json scaling;
     std::vector<double> speeds;
     double length;
+    double theta = 1e6;
   };
   const Case cases[] = {
       {{{"rope_type", "linear"}, {"factor", 4.0}},
@@ -155,14 +156,23 @@ TEST_CASE("linear and YaRN's rotations are those of transformers") {
        {1.0, 0.17782794, 0.031622779, 0.0056234132, 0.00083333335, 0.00011855196, 1.5811387e-05,
         2.8117067e-06},
        1.06931472},
+      // No pair turns once within the context: both ends of the change are the first one.
+      {{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 6}},
+       {1.0, 0.044456985, 0.0079056947, 0.0014058533, 0.00025, 4.4456985e-05, 7.9056936e-06, 1.4058534e-06},
+       1.13862944},
+      // The slow end is beyond the last pair.
+      {{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 848}},
+       {1.0, 0.7498942, 0.56234133, 0.42169651, 0.31622776, 0.23713736, 0.16449085, 0.11334933},
+       1.13862944,
+       10.0},
       {{{"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}},
        {1.0, 0.12003385, 0.011067973, 0.00014058533, 2.5e-05, 4.4456983e-06, 7.905694e-07, 1.4058533e-07},
        1.36888795}};
   for (const Case& one : cases) {
     json with_theta = one.scaling;
-    with_theta["rope_theta"] = 1e6;
-    for (json settings :
-         {json{{"rope_theta", 1e6}, {"rope_scaling", one.scaling}}, json{{"rope_parameters", with_theta}}}) {
+    with_theta["rope_theta"] = one.theta;
+    for (json settings : {json{{"rope_theta", one.theta}, {"rope_scaling", one.scaling}},
+                          json{{"rope_parameters", with_theta}}}) {
       settings["max_position_embeddings"] = 40960;
       CAPTURE(settings.dump());
       const Rotary rotary = staircase::rotary(settings, 16);

@@ -262,6 +262,15 @@ TEST_CASE("a file moves, and its tensors stay readable") {
   Safetensors second(write("second.safetensors", "2222"));
   second = std::move(moved);
   CHECK(text(*second.find("t")) == "1111");
+  MappedFile mapped(folder.path() / "first.safetensors");
+  {
+    MappedFile ends(folder.write("other", "4444"));
+    mapped = std::move(ends);
+  }
+  CHECK(static_cast<char>(mapped.bytes()[0]) == '4');
+  CHECK(error_message([&] { mapped.require_whole(); }) == "");
+  std::filesystem::resize_file(folder.path() / "other", 3);
+  CHECK(says(error_message([&] { mapped.require_whole(); }), (folder.path() / "other").string()));
 }
 
 TEST_CASE("an unreadable file is an error with its path") {
