@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/code_point.h"
+#include "tests/error_message.h"
 
 using namespace staircase;
 
@@ -90,4 +91,13 @@ TEST_CASE("a pattern that needs more memory than the compiled code has is run wi
   REQUIRE(pieces.size() == 2);
   CHECK(pieces[0].size() == 100'001);
   CHECK(pieces[1] == "ab");
+}
+
+TEST_CASE("a pattern that would search for years is an error with the place, and short texts pass") {
+  // Each run of n letters can be cut in more than 1.6^n ways.
+  const PreTokenizer pre_tokenizer({{R"((?:a|aa)+(?!.))"}});
+  CHECK(pre_tokenizer.split("aaaa").size() == 1);
+  CHECK(pre_tokenizer.split("b aaaaaaaa!").size() == 1);
+  CHECK(says(error_message([&] { pre_tokenizer.split("b " + std::string(100, 'a') + "!"); }),
+             "PCRE2 cannot split the text at byte 0: match limit exceeded"));
 }

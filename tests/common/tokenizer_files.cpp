@@ -379,6 +379,35 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a space in front is that of tokenizer_config.json after GPT-2's pattern, and elsewhere no other") {
+  struct Shape {
+    std::string name;
+    bool has_space, may_change;
+  };
+  for (const Shape& one :
+       {Shape{"gpt2", false, true}, Shape{"pythia", false, true}, Shape{"prefix-space", true, true},
+        Shape{"llama-2", true, false}, Shape{"smollm2", false, false}, Shape{"metaspace-always", true, false},
+        Shape{"metaspace-first", true, false}, Shape{"metaspace-never", false, false}}) {
+    if (!has_nfc() && shape(one.name).dump().find("\"NFC\"") != std::string::npos) continue;
+    for (const json& wanted : {json(nullptr), json(false), json(true)}) {
+      CAPTURE(one.name);
+      CAPTURE(wanted.dump());
+      TemporaryFolder folder;
+      folder.write("tokenizer.json", slurp(kTokenizers / (one.name + ".json")));
+      folder.write("tokenizer_config.json", json{{"add_prefix_space", wanted}}.dump());
+      if (!one.may_change && wanted == !one.has_space) {
+        CHECK(says(error_message([&] { Tokenizer::load(folder.path()); }), "tokenizer_config.json",
+                   "add_prefix_space is " + wanted.dump(), "and tokenizer.json says otherwise"));
+        continue;
+      }
+      const Tokenizer tokenizer = Tokenizer::load(folder.path());
+      std::string bytes;
+      for (const int id : tokenizer.encode("a")) bytes += tokenizer.bytes(id);
+      CHECK(bytes == ((wanted.is_null() ? one.has_space : wanted == true) ? " a" : "a"));
+    }
+  }
+}
+
 TEST_CASE("spaces and punctuation stay unchanged if a file requests their clean-up") {
   TalesFolder folder;
   folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
