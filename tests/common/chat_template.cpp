@@ -134,6 +134,16 @@ TEST_CASE("a GGUF file names four special tokens, and an id beyond the vocabular
   }
 }
 
+TEST_CASE("in a GGUF file without tokens no id names a special token") {
+  const TemporaryFolder folder;
+  folder.write("m.gguf", GgufWriter()
+                             .text("tokenizer.chat_template", "{{ bos_token }}|{{ eos_token }}")
+                             .number("tokenizer.ggml.bos_token_id", 0)
+                             .number("tokenizer.ggml.eos_token_id", 0)
+                             .bytes());
+  CHECK(rendered(folder.path() / "m.gguf") == "|");
+}
+
 TEST_CASE("a marker counts as the template's only if the template wrote all of it") {
   const Tokenizer tokenizer(smollm2(), "tokenizer.json");
   const auto marks = [&](const std::string& source, const std::string& content) {

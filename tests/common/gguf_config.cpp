@@ -245,6 +245,13 @@ TEST_CASE("settings that compute something else reach the reader of the configur
   CHECK(settings_of(llama().floats("blk.0.ffn_up.bias", {4}, {1, 2, 3, 4}))["mlp_bias"] == true);
   CHECK(settings_of(llama().number("llama.rope.dimension_count",
                                    8))["rope_parameters"]["partial_rotary_factor"] == 0.5);
+  GgufWriter olmo;
+  for (const char* key :
+       {"block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count"})
+    olmo.number(std::string("olmo.") + key, 4);
+  olmo.text("general.architecture", "olmo").floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  CHECK(settings_of(olmo)["clip_qkv"].is_null());
+  CHECK(settings_of(olmo.real("olmo.attention.clamp_kqv", 8.0f))["clip_qkv"] == 8.0);
   CHECK(says(error_of(llama().number("llama.expert_count", 8)), "model.gguf", "llama.expert_count is 8",
              "not supported"));
   // Off, in every type of number.
@@ -292,6 +299,54 @@ TEST_CASE("a window is in use in each family, and 0 is none; heads are no wider 
       .real("llama.attention.layer_norm_rms_epsilon", 1e-5f)
       .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
   CHECK(says(error_of(narrow), "embedding_length is 3", "less than the 4 heads"));
+}
+
+TEST_CASE(
+    "each setting that changes llama.cpp's computation is refused where nothing reads it, unless it is off") {
+  GgufWriter gpt2;
+  for (const char* key :
+       {"block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count"})
+    gpt2.number(std::string("gpt2.") + key, 4);
+  gpt2.text("general.architecture", "gpt2")
+      .real("gpt2.attention.layer_norm_epsilon", 1e-5f)
+      .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  CHECK(config_of(gpt2).remarks.empty());
+  for (const std::string setting : {"attention.clamp_kqv",
+                                    "attention.max_alibi_bias",
+                                    "attention.output_scale",
+                                    "attention.scale",
+                                    "attention.sliding_window",
+                                    "attention.sliding_window_pattern",
+                                    "attention.temperature_scale",
+                                    "attn_logit_softcapping",
+                                    "embedding_scale",
+                                    "expert_count",
+                                    "final_logit_softcapping",
+                                    "hidden_activation",
+                                    "logit_scale",
+                                    "nextn_predict_layers",
+                                    "residual_scale",
+                                    "rope.dimension_sections",
+                                    "rope.scale_linear",
+                                    "rope.scaling.attn_factor",
+                                    "rope.scaling.factor",
+                                    "rope.scaling.type",
+                                    "rope.scaling.yarn_attn_factor"}) {
+    CAPTURE(setting);
+    const std::string key = "gpt2." + setting;
+    GgufWriter set = gpt2, text = gpt2, list = gpt2, off = gpt2;
+    CHECK(says(error_of(set.real(key, 0.5f)), "model.gguf: " + key + " is 0.5, which is not supported"));
+    CHECK(says(error_of(text.text(key, "gelu")), key + " is \"gelu\""));
+    CHECK(says(error_of(list.numbers<std::int32_t>(key, 5, {0, 0})), key, "a list of 2"));
+    off.real(key, setting.ends_with("attn_factor") ? 1.0f : 0.0f);
+    CHECK(config_of(off).remarks.empty());
+  }
+  for (const std::string setting :
+       {"expert_used_count", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"}) {
+    CAPTURE(setting);
+    GgufWriter harmless = gpt2;
+    CHECK(config_of(harmless.number("gpt2." + setting, 7)).remarks.empty());
+  }
 }
 
 TEST_CASE("an unknown setting is remarked upon") {
