@@ -19,9 +19,10 @@ namespace {
 const std::filesystem::path kReference = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
 
 /// A tokenizer of bytes, without what `left_out` names.
-GgufWriter byte_level(const std::string& pre = "gpt-2", const std::string& left_out = "") {
+GgufWriter byte_level(const std::string& pre = "gpt-2", const std::string& left_out = "",
+                      const std::string& architecture = "llama") {
   GgufWriter writer;
-  writer.text("general.architecture", "llama");
+  writer.text("general.architecture", architecture);
   if (left_out != "model") writer.text("tokenizer.ggml.model", "gpt2");
   if (left_out != "pre") writer.text("tokenizer.ggml.pre", pre);
   if (left_out != "tokens") {
@@ -124,6 +125,13 @@ TEST_CASE("one name determines how a text is split: pattern, merges, normal form
   CHECK(description_of(wanted).begin == 1);
 }
 
+TEST_CASE("texts of GPT-NeoX and OLMo are brought into a normal form, which no key of theirs states") {
+  for (const std::string architecture : {"gptneox", "olmo"})
+    CHECK(description_of(byte_level("gpt-2", "", architecture)).normalizations.size() == 1);
+  for (const std::string architecture : {"gpt2", "llama", "qwen3"})
+    CHECK(description_of(byte_level("gpt-2", "", architecture)).normalizations.empty());
+}
+
 TEST_CASE("scores become merges, the best first, between normal pieces only") {
   const TokenizerDescription described = description_of(sentencepiece());
   CHECK(described.alphabet == TokenizerDescription::Alphabet::kCharacters);
@@ -143,6 +151,9 @@ TEST_CASE("a tokenizer that is missing, of another kind or incomplete is an erro
   CHECK(says(error_of(byte_level("gpt-2", "model")), "model.gguf", "no tokenizer.ggml.model"));
   CHECK(says(error_of(byte_level("gpt-2", "tokens")), "no tokenizer.ggml.tokens"));
   CHECK(says(error_of(byte_level("gpt-2", "merges")), "no tokenizer.ggml.merges"));
+  GgufWriter scores;
+  CHECK(says(error_of(scores.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"a"})),
+             "no tokenizer.ggml.scores: it holds no tokenizer"));
   CHECK(says(error_of(byte_level("tekken")), "tokenizer.ggml.pre is \"tekken\"", "not supported"));
   GgufWriter bert;
   CHECK(says(error_of(bert.text("tokenizer.ggml.model", "bert").texts("tokenizer.ggml.tokens", {"a"})),

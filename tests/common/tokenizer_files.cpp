@@ -277,6 +277,28 @@ TEST_CASE("what a file leaves out has Hugging Face's default, and more than is r
   }
 }
 
+TEST_CASE("an older Metaspace says with add_prefix_space whether a space is put in front, by default yes") {
+  for (const json& prefix : {json(nullptr), json(true), json(false)}) {
+    json old = shape("metaspace-always");
+    old["pre_tokenizer"] = {{"type", "Metaspace"},
+                            {"replacement", "\u2581"},
+                            {"str_rep", "\u2581"},
+                            {"add_prefix_space", prefix}};
+    json now = shape("metaspace-always");
+    now["pre_tokenizer"]["prepend_scheme"] = prefix == false ? "never" : "always";
+    CHECK(made_of(old).encode("a b") == made_of(now).encode("a b"));
+  }
+}
+
+TEST_CASE("how a batch of texts is cut and filled up changes no single text") {
+  json file = shape("gpt2");
+  file["version"] = "1.0";
+  file["truncation"] = {
+      {"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  file["padding"] = {{"strategy", {{"Fixed", 9}}}, {"direction", "Right"}, {"pad_id", 0}};
+  CHECK(made_of(file).encode("a b c d") == made_of(shape("gpt2")).encode("a b c d"));
+}
+
 TEST_CASE("a piece ends after each space, as in Gemma's files") {
   json file = shape("metaspace-always");
   file["pre_tokenizer"] = {
