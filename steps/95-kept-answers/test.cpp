@@ -139,6 +139,7 @@ TEST_CASE("the text after a known one without a special token is encoded togethe
   known.remember(tokenizer(), begin, letters("A cr"), {});
   const Rendered all = plain.render(Messages{{"user", "A crow"}});
   CHECK(known.encode(tokenizer(), all) == tokenizer().encode("A crow"));
+  CHECK(known.encode(tokenizer(), begin) == tokenizer().encode("A cr"));  // nothing comes after it
 }
 
 TEST_CASE("a known text of other words is useless, however similar it is") {

@@ -182,6 +182,13 @@ TEST_CASE("a conversation is rendered as by the model's template, with the answe
   CHECK(chat.encode(prompt) == marks().encode_with_special_tokens(prompt.text));
 }
 
+TEST_CASE("a template that a person names takes the place of the model's own") {
+  const Folder folder(kChatMl);
+  const auto file = folder.write("other.jinja", "{{ messages[0].content }}!");
+  Chat chat(folder.path(), marks(), {.chat_template = file.string()});
+  CHECK(chat.render(hello()).text == "Hello!");
+}
+
 TEST_CASE("a marker in a message is text for the model") {
   const Folder folder(kChatMl);
   Chat chat(folder.path(), marks(), {});
