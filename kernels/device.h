@@ -63,6 +63,9 @@ constexpr bool is_gated(Epilogue epilogue) {
   return epilogue == Epilogue::kSiluGate || epilogue == Epilogue::kGeluGate;
 }
 
+/// Over which scores of a router a softmax makes shares: those of all experts, or those of the chosen ones.
+enum class RouterSoftmax { kAll, kChosen };
+
 /// A gated product interleaves its outputs: this many of the gate, then as many of the factor `up`. W
 /// consists of whole turns of both: the loader pads the last ones with zero outputs. out is as wide as gate
 /// and up were before that, at most half as wide as W.
@@ -87,6 +90,8 @@ struct HeadRule {
   Norm query_norm, key_norm;  ///< of head_size features, RMS or none
   Tensor rotations;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or
                      ///< empty
+  /// Each norm is of the features of all heads of queries, or of keys, instead of each head.
+  bool heads_together = false;
 };
 
 /// The window of a layer that sees all positions.
@@ -255,6 +260,22 @@ class Device {
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
   /// be any.
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
+
+  /// A router's choice in a mixture of experts (Shazeer et al. 2017, section 2.1). Each row of `scores`
+  /// [rows, n_experts] chooses as many experts as `chosen` [rows, k] int32 has columns: those with the
+  /// largest scores, the largest first and of equal ones the lowest index. k is at most n_experts. shares[r,
+  /// j] = exp(scores[r, chosen[r, j]]) / Σ exp(scores[r, e]), the sum over all experts e, or over the chosen
+  /// ones (Jiang et al. 2024, section 2.1). shares [rows, k]. A NaN is chosen last, and no index is twice in
+  /// a row; the shares of numbers that are not finite may be NaN.
+  virtual void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen,
+                              Tensor& shares) = 0;
+
+  /// The sum of what a row's k experts made of it, each by its share (Shazeer et al. 2017, equation 1):
+  /// out[r] = Σ_j shares[r, j] · x[places[r, j]], added in the order of j. With kAdd instead of kStore, that
+  /// is added to out[r]. x [n, width], places [rows, k] int32, shares [rows, k], out [rows, width]; all but
+  /// places are float32.
+  virtual void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
+                            Tensor& out) = 0;
 
   /// out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any number of
   /// x[r] is infinite or NaN. x [rows, width] float32, out [rows] int32.

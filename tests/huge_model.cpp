@@ -83,6 +83,8 @@ class CountingDevice : public Device {
   void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
   void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
   void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
+  void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
+  void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
   void argmax(const Tensor& x, Tensor& out) override {
     for (std::int64_t row = 0; row < x.dim(0); ++row) {
       out.data<std::int32_t>()[row] = staircase::argmax({x.data<float>() + row * x.dim(1), kHugeVocabulary});

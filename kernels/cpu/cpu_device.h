@@ -133,6 +133,9 @@ class CpuDevice final : public Device {
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
+  void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen, Tensor& shares) override;
+  void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
+                    Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
 
  private:

@@ -9,6 +9,8 @@
 // The target comes first.
 #include <hwy/highway.h>
 
+#include <utility>
+
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,26 +46,30 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
   const std::int64_t head_size = keys_values.keys.dim(3), n_kv_head = keys_values.keys.dim(1),
                      head_stride = keys_values.keys.dim(2) * head_size;
   const std::int64_t rotary = rule.rotations.size() == 0 ? 0 : rule.rotations.dim(1);
-  std::vector<float> memory(static_cast<std::size_t>(2 * head_size));
-  float* const normed = memory.data();
-  float* const turned = normed + head_size;
+  std::vector<float> memory(static_cast<std::size_t>((std::max(n_head, n_kv_head) + 1) * head_size));
+  float* const turned = memory.data();
+  float* const normed = turned + head_size;
   for (std::int64_t t = range.first; t < range.last; ++t) {
     const float* x = projected.data<float>() + t * projected.dim(1);
     const TokenPlaces& place = places[static_cast<std::size_t>(t)];
-    const auto prepare = [&](const Norm& norm, float* out) HWY_ATTR {
-      const float* from = x;
-      if (norm.kind != NormKind::kNone) {
-        normalize_row(x, norm, head_size, normed);
-        from = normed;
-      }
-      rotate(from, rule.rotations.data<float>() + t * rotary, rotary, head_size, out);
-      x += head_size;
+    // The next `heads` heads, normalized.
+    const auto next_heads = [&](const Norm& norm, std::int64_t heads) {
+      const std::int64_t all = heads * head_size, width = rule.heads_together ? all : head_size;
+      const float* const own = std::exchange(x, x + all);
+      if (norm.kind == NormKind::kNone) return own;
+      for (std::int64_t i = 0; i < all; i += width) normalize_row(own + i, norm, width, normed + i);
+      return static_cast<const float*>(normed);
     };
-    for (std::int64_t h = 0; h < n_head; ++h) prepare(rule.query_norm, place.query + h * head_size);
+    const auto turn = [&](const float* head, float* out) HWY_ATTR {
+      rotate(head, rule.rotations.data<float>() + t * rotary, rotary, head_size, out);
+    };
+    const float* const queries = next_heads(rule.query_norm, n_head);
+    for (std::int64_t h = 0; h < n_head; ++h) turn(queries + h * head_size, place.query + h * head_size);
     with_elements(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
       auto* const values = keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+      const float* const own_keys = next_heads(rule.key_norm, n_kv_head);
       for (std::int64_t h = 0; h < n_kv_head; ++h) {
-        prepare(rule.key_norm, turned);
+        turn(own_keys + h * head_size, turned);
         narrow(turned, head_size, keys + place.key_value + h * head_stride);
       }
       for (std::int64_t h = 0; h < n_kv_head; ++h, x += head_size) {

@@ -9,26 +9,6 @@ namespace cuda {
 
 constexpr int kArgmaxThreads = 1024;
 
-/// A number of a row, and its place there.
-struct Found {
-  float value;
-  int index;
-};
-
-/// Of two, the one that argmax returns. A number that is not finite is infinite here, at -1: it stays.
-__device__ __forceinline__ Found larger(Found a, Found b) {
-  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
-}
-
-/// That of a warp, in every lane.
-__device__ __forceinline__ Found warp_largest(Found own) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    own = larger(own, {__shfl_xor_sync(kAllLanes, own.value, distance),
-                       __shfl_xor_sync(kAllLanes, own.index, distance)});
-  }
-  return own;
-}
-
 /// One block per row.
 __global__ __launch_bounds__(kArgmaxThreads) void largest(const float* x, int width, std::int32_t* out) {
   __shared__ Found warps[kArgmaxThreads / kWarp];

@@ -257,4 +257,24 @@ struct Blocks {
   std::int64_t capacity() const { return std::int64_t{most} * size; }
 };
 
+/// A number of a row, and its place there.
+struct Found {
+  float value;
+  int index;
+};
+
+/// Of two, the one with the larger value, or of equals the one with the lower index.
+__device__ __forceinline__ Found larger(Found a, Found b) {
+  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+/// That of a warp, in every lane.
+__device__ __forceinline__ Found warp_largest(Found own) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    own = larger(own, {__shfl_xor_sync(kAllLanes, own.value, distance),
+                       __shfl_xor_sync(kAllLanes, own.index, distance)});
+  }
+  return own;
+}
+
 }  // namespace staircase::cuda

@@ -38,6 +38,7 @@ class OperationList {
     add(rule.query_norm);
     add(rule.key_norm);
     add(rule.rotations);
+    add(rule.heads_together);
   }
   void add(const Batch& batch) {
     add(batch.tokens);

@@ -22,6 +22,7 @@ struct HeadPlaces {
   Sequences sequences;
   int n_head, n_kv_head, size;
   RowNorm query_norm, key_norm;
+  bool heads_together;     ///< each norm is of all heads
   const float* rotations;  ///< [n_tokens, rotary]
   int rotary;
   Blocks blocks;
@@ -30,16 +31,23 @@ struct HeadPlaces {
   void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, size]
 };
 
+/// The part of a row of `width` features that is a head and that begins at `first`. The norm is of the row.
+struct HeadOfRow {
+  const float* row;
+  int width, first;
+};
+
 /// Calls put(i, feature i of the head, normalized and rotated). rotations [rotary]: cosines, then sines.
 /// Every lane of the warp must call it.
 template <typename Put>
-__device__ __forceinline__ void rotate_head(const float* x, int size, const RowNorm& norm,
+__device__ __forceinline__ void rotate_head(const HeadOfRow& head, int size, const RowNorm& norm,
                                             const float* rotations, int rotary, const Put& put) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, half = rotary / 2;
   const RowScale scale =
-      scale_of_row<1>(x, norm, size, lane, kWarp, [](float value) { return warp_sum(value); });
+      scale_of_row<1>(head.row, norm, head.width, lane, kWarp, [](float value) { return warp_sum(value); });
   const auto feature = [&](int i) {
-    return norm.apply(scale, load_vector<1>(x + i), norm.parameters<1>(i)).values[0];
+    const int place = head.first + i;
+    return norm.apply(scale, load_vector<1>(head.row + place), norm.parameters<1>(place)).values[0];
   };
   for (int i = lane; i < half; i += kWarp) {
     const float a = feature(i), b = feature(i + half), cosine = rotations[i], sine = rotations[half + i];
@@ -57,16 +65,22 @@ __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* p
   if (head >= heads) return;
   const float* const x = projected + (static_cast<std::int64_t>(token) * heads + head) * size;
   const float* const rotations = to.rotations + static_cast<std::int64_t>(token) * to.rotary;
+  // Head `number` of `count`, as a row of its own or in the row of all.
+  const auto in_row = [&](int number, int count) {
+    return to.heads_together ? HeadOfRow{x - number * size, count * size, number * size}
+                             : HeadOfRow{x, size, 0};
+  };
   if (head < to.n_head) {
     float* const query = to.queries + (static_cast<std::int64_t>(token) * to.n_head + head) * size;
-    rotate_head(x, size, to.query_norm, rotations, to.rotary, [&](int i, float value) { query[i] = value; });
+    rotate_head(in_row(head, to.n_head), size, to.query_norm, rotations, to.rotary,
+                [&](int i, float value) { query[i] = value; });
     return;
   }
   const int sequence = to.sequences.of_token(token), position = to.sequences.position(sequence, token);
   const int kv_head = (head - to.n_head) % to.n_kv_head;
   const std::int64_t place = to.blocks.place(sequence, kv_head, to.n_kv_head, position) * size;
   if (head < to.n_head + to.n_kv_head) {
-    rotate_head(x, size, to.key_norm, rotations, to.rotary,
+    rotate_head(in_row(kv_head, to.n_kv_head), size, to.key_norm, rotations, to.rotary,
                 [&](int i, float value) { store_as(to.stored, to.keys, place + i, value); });
   } else {
     for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
@@ -88,6 +102,7 @@ void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const 
                                 static_cast<int>(size),
                                 cuda::RowNorm(rule.query_norm),
                                 cuda::RowNorm(rule.key_norm),
+                                rule.heads_together,
                                 rule.rotations.data<float>(),
                                 rule.rotations.size() == 0 ? 0 : static_cast<int>(rule.rotations.dim(1)),
                                 cuda::Blocks(keys_values),

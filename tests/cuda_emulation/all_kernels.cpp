@@ -1,7 +1,9 @@
 // The kernels for NVIDIA GPUs, compiled for the CPU.
 #include "kernels/cuda/argmax.cu"
 #include "kernels/cuda/attention.cu"
+#include "kernels/cuda/choose_experts.cu"
 #include "kernels/cuda/collectives.cu"
+#include "kernels/cuda/combine_rows.cu"
 #include "kernels/cuda/copy_positions.cu"
 #include "kernels/cuda/cublas_lt.cu"
 #include "kernels/cuda/cuda_device.cu"

@@ -92,7 +92,8 @@ TEST_CASE("a list of operations distinguishes everything that their kernels can 
     CHECK(list_of(norm) != list_of(other));
   }
   CHECK(list_of(HeadRule{norm, norm, a}) == list_of(HeadRule{norm, norm, a}));
-  for (const HeadRule& other : {HeadRule{{}, norm, a}, HeadRule{norm, {}, a}, HeadRule{norm, norm, b}}) {
+  for (const HeadRule& other : {HeadRule{{}, norm, a}, HeadRule{norm, {}, a}, HeadRule{norm, norm, b},
+                                HeadRule{norm, norm, a, true}}) {
     CHECK(list_of(HeadRule{norm, norm, a}) != list_of(other));
   }
   const Batch batch{a, a, a};
@@ -192,6 +193,20 @@ TEST_CASE("an operation is other work with any other argument") {
     const Tensor rows = upload_ints(device, {2, 0, 1}), rows2 = upload_ints(device, {2, 0, 1});
     tells_apart({[&] { device.gather_rows(x, rows, out); }, [&] { device.gather_rows(x2, rows, out); },
                  [&] { device.gather_rows(x, rows2, out); }, [&] { device.gather_rows(x, rows, out2); }});
+    Tensor chosen = upload_ints(device, {0, 0, 0}).reshaped({3, 1}), shares = some({3, 1}),
+           chosen2 = upload_ints(device, {0, 0, 0}).reshaped({3, 1}), shares2 = some({3, 1});
+    tells_apart({[&] { device.choose_experts(x, RouterSoftmax::kAll, chosen, shares); },
+                 [&] { device.choose_experts(x2, RouterSoftmax::kAll, chosen, shares); },
+                 [&] { device.choose_experts(x, RouterSoftmax::kChosen, chosen, shares); },
+                 [&] { device.choose_experts(x, RouterSoftmax::kAll, chosen2, shares); },
+                 [&] { device.choose_experts(x, RouterSoftmax::kAll, chosen, shares2); }});
+    const Tensor places = rows.reshaped({3, 1}), places2 = rows2.reshaped({3, 1});
+    tells_apart({[&] { device.combine_rows(x, places, shares, Epilogue::kStore, out); },
+                 [&] { device.combine_rows(x2, places, shares, Epilogue::kStore, out); },
+                 [&] { device.combine_rows(x, places2, shares, Epilogue::kStore, out); },
+                 [&] { device.combine_rows(x, places, shares2, Epilogue::kStore, out); },
+                 [&] { device.combine_rows(x, places, shares, Epilogue::kAdd, out); },
+                 [&] { device.combine_rows(x, places, shares, Epilogue::kStore, out2); }});
     Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
     tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
                  [&] { device.argmax(x, largest2); }});

@@ -18,10 +18,13 @@ struct Heads {
   DType dtype = DType::kFloat32;
   std::size_t block_size = 0;  // 0: no blocks
   float scale = 1.0f;
+  bool heads_together = false;
 
   std::size_t n_tokens = count_tokens(), capacity = longest(), width = (n_head + 2 * n_kv_head) * head_size;
-  Values projected = offset_values(), query_weight = random_values(head_size, 2),
-         key_weight = random_values(head_size, 3);
+  Values projected = offset_values(), query_weight = random_values(norm_width(n_head), 2),
+         key_weight = random_values(norm_width(n_kv_head), 3);
+
+  std::size_t norm_width(std::size_t heads) const { return heads_together ? heads * head_size : head_size; }
 
   std::size_t count_tokens() const {
     std::size_t count = 0;
@@ -63,12 +66,15 @@ struct Heads {
     parts.keys = parts.values =
         naive::Doubles(sequences.size() * n_kv_head * capacity * head_size, untouched);
     const float* x = projected.data();
-    const auto head = [&](const Values& weight, int position) {
-      const Values from(x, x + head_size);
+    const auto head = [&](const Values& weight, int position, std::size_t number) {
+      const std::size_t first = heads_together ? number * head_size : 0;
+      const Values from(x - first, x - first + weight.size());
       x += head_size;
-      const naive::Doubles normed =
-          has_norm ? naive::rms_norm(from, weight, static_cast<double>(kEpsilon), 1, head_size)
+      naive::Doubles normed =
+          has_norm ? naive::rms_norm(from, weight, static_cast<double>(kEpsilon), 1, weight.size())
                    : naive::Doubles(from.begin(), from.end());
+      normed = naive::Doubles(normed.begin() + static_cast<std::ptrdiff_t>(first),
+                              normed.begin() + static_cast<std::ptrdiff_t>(first + head_size));
       return naive::turned(normed, position, rotary, kTheta);
     };
     for (std::size_t s = 0; s < sequences.size(); ++s) {
@@ -79,11 +85,11 @@ struct Heads {
               ((s * n_kv_head + h) * capacity + static_cast<std::size_t>(position)) * head_size);
         };
         for (std::size_t h = 0; h < n_head; ++h) {
-          const naive::Doubles query = head(query_weight, position);
+          const naive::Doubles query = head(query_weight, position, h);
           parts.queries.insert(parts.queries.end(), query.begin(), query.end());
         }
         for (std::size_t h = 0; h < n_kv_head; ++h) {
-          const naive::Doubles key = head(key_weight, position);
+          const naive::Doubles key = head(key_weight, position, h);
           std::copy(key.begin(), key.end(), parts.keys.begin() + place(h));
         }
         for (std::size_t h = 0; h < n_kv_head; ++h, x += head_size) {
@@ -134,9 +140,12 @@ struct Heads {
       }
       HeadRule rule;
       if (has_norm) {
-        rule.query_norm = {NormKind::kRms, upload(device, {size(head_size)}, query_weight), Tensor(),
-                           kEpsilon};
-        rule.key_norm = {NormKind::kRms, upload(device, {size(head_size)}, key_weight), Tensor(), kEpsilon};
+        const auto norm = [&](const Values& weight) {
+          return Norm{NormKind::kRms, upload(device, {size(weight.size())}, weight), Tensor(), kEpsilon};
+        };
+        rule.query_norm = norm(query_weight);
+        rule.key_norm = norm(key_weight);
+        rule.heads_together = heads_together;
       }
       if (rotary > 0) rule.rotations = upload(device, shape_of(n_tokens, rotary), rotations());
       Tensor queries = result_tensor(device, shape_of(n_tokens, n_head * head_size));
@@ -201,6 +210,13 @@ TEST_CASE("split_heads adds epsilon under the root of a head's norm") {
   Heads{kStarts, 4, 2, 32, 32, true, DType::kFloat32, 0, 0.003f}.check();
   // Heads of zeros: without epsilon they would be NaN.
   Heads{kStarts, 4, 2, 32, 32, true, DType::kFloat32, 0, 0.0f}.check();
+}
+
+TEST_CASE("split_heads normalizes all heads of queries together, and all of keys, if the rule says so") {
+  for (const auto& [n_head, n_kv_head] : {std::pair{4u, 2u}, {1u, 1u}, {6u, 3u}, {2u, 2u}}) {
+    for (const float scale : {1.0f, 0.003f})
+      Heads{kStarts, n_head, n_kv_head, 24, 16, true, DType::kFloat32, 0, scale, true}.check();
+  }
 }
 
 TEST_CASE("split_heads rounds keys once, after norm and rotation") {
