@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -98,8 +99,8 @@ ModelConfig read_config(const Settings& settings, const std::filesystem::path& m
   check_matrix(settings, "vocab_size x width", config.vocab_size, config.n_embd);
   check_matrix(settings, "width x (queries, keys and values)", config.n_embd,
                std::int64_t{config.head_size} * (config.n_head + 2 * std::int64_t{config.n_kv_head}));
-  check_matrix(settings, "width x n_inner", config.n_embd,
-               std::int64_t{config.mlp_matrices - 1} * config.n_inner);
+  const std::int64_t inner = std::max(config.n_inner, config.expert_inner);
+  check_matrix(settings, "width x n_inner", config.n_embd, config.mlp_matrices > 2 ? 2 * inner : inner);
   read_end_tokens(settings, model, config);
   return config;
 }

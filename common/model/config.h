@@ -47,10 +47,13 @@ struct ModelConfig {
   int n_kv_head = 0;               ///< heads of keys and values; n_head is a multiple of it
   int head_size = 0;               ///< features of a head
   int n_inner = 0;                 ///< width of the MLP
-  int mlp_matrices = 2;            ///< of the MLP: two, or three with a gate
+  int mlp_matrices = 2;            ///< of all MLPs of a block, each two, or three with a gate
+  int n_experts = 0;               ///< MLPs in a block with a router, which chooses among them; 0: no router
+  int experts_per_token = 0;       ///< how many it chooses
+  int expert_inner = 0;            ///< width of an expert
   int rotary_size = 0;             ///< features of a head that positions rotate; 0 if positions have a table
   double rope_theta = 0.0;         ///< pair i rotates by rope_theta^(-2i / rotary_size) per position
-  std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
+  std::size_t vector_numbers = 0;  ///< in biases, norms, routers and the table of positions: in float32
   float norm_epsilon = 1e-5f;
   int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends itself
   EndTokens end_tokens = {};  ///< all tokens that end a text

@@ -3,8 +3,8 @@
 namespace staircase {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kGpt2,    &kGptNeox, &kOlmo,  &kLlama,
-                                       &kMistral, &kQwen2,   &kQwen3, &kGemma3};
+constexpr const Family* kFamilies[] = {&kGpt2,  &kGptNeox, &kOlmo,  &kLlama,   &kMistral, &kQwen2,
+                                       &kQwen3, &kGemma3,  &kOlmoe, &kMixtral, &kQwen3Moe};
 
 }  // namespace
 

@@ -47,7 +47,8 @@ struct Family {
                                    WeightReader& weights);
 };
 
-extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3, kGemma3;
+extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3, kGemma3, kOlmoe, kMixtral,
+    kQwen3Moe;
 
 /// The family of that model_type, or nullptr.
 const Family* find_family(std::string_view model_type);

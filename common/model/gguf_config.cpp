@@ -27,6 +27,9 @@ constexpr std::string_view kChanging[] = {"attention.causal",
                                           "attn_logit_softcapping",
                                           "embedding_scale",
                                           "expert_count",
+                                          "expert_gating_func",
+                                          "expert_shared_count",
+                                          "expert_weights_scale",
                                           "final_logit_softcapping",
                                           "hidden_activation",
                                           "logit_scale",
@@ -45,9 +48,10 @@ constexpr std::string_view kHarmless[] = {"expert_used_count", "rope.scaling.fin
 class Reader {
  public:
   explicit Reader(const GgufFile& file)
-      : file_(file),
-        type_(model_type(gguf_family(file))),
-        prefix_(*file.text("general.architecture") + '.') {}
+      : file_(file), type_(model_type(gguf_family(file))), prefix_(*file.text("general.architecture") + '.') {
+    // Mixtral has no architecture of its own.
+    if (type_ == "llama" && file_.integer(prefix_ + "expert_count").value_or(0) > 0) type_ = "mixtral";
+  }
 
   GgufConfig read() {
     set("model_type", type_);
@@ -98,9 +102,28 @@ class Reader {
     }
     set("hidden_act", "silu");
     read_rotation(head);
+    if (type_ == "mixtral" || type_ == "olmoe" || type_ == "qwen3_moe") read_experts();
     if (type_ != "qwen2") set("attention_bias", has_tensor("blk.0.attn_q.bias"));
     if (type_ == "llama") set("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
     read_window();
+  }
+
+  /// As llama.cpp takes them: a file rarely states expert_weights_norm, and it is how the family was trained.
+  void read_experts() {
+    set("num_experts", size("expert_count"));
+    set("num_experts_per_tok", size("expert_used_count"));
+    set("norm_topk_prob", file_.boolean(key("expert_weights_norm")).value_or(type_ != "olmoe"));
+    const std::int64_t width = size("expert_feed_forward_length", size("feed_forward_length"));
+    if (type_ != "qwen3_moe") {
+      set("intermediate_size", width);
+      return;
+    }
+    set("moe_intermediate_size", width);
+    json dense = json::array();
+    for (std::int64_t block = 0; block < size("block_count"); ++block) {
+      if (!has_tensor(fmt::format("blk.{}.ffn_gate_inp.weight", block))) dense.push_back(block);
+    }
+    set("mlp_only_layers", dense);
   }
 
   void read_gemma3() {
@@ -270,6 +293,8 @@ class Reader {
   static bool is_off(const GgufValue& value, std::string_view setting) {
     if (setting == "attention.causal") return value == GgufValue(true);
     if (setting.ends_with("attn_factor")) return value == GgufValue(1.0);
+    if (setting == "expert_weights_scale" && value == GgufValue(1.0)) return true;
+    if (setting == "expert_gating_func") return value == GgufValue(std::uint64_t{1});  // a softmax
     return value == GgufValue(std::uint64_t{0}) || value == GgufValue(std::int64_t{0}) ||
            value == GgufValue(0.0);
   }

@@ -14,12 +14,22 @@ namespace {
 using Names = std::span<const std::pair<std::string_view, std::string_view>>;
 
 constexpr std::pair<std::string_view, std::string_view> kLlamaBlock[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-    {"attn_output", "self_attn.o_proj"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    // Of all experts together; Hugging Face has matrices of each.
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
 };
 constexpr std::pair<std::string_view, std::string_view> kLlamaOthers[] = {
     {"token_embd", "model.embed_tokens"},
@@ -82,6 +92,8 @@ constexpr GgufFamily kFamilies[] = {
     {"llama", "llama", "model.layers.", kLlamaBlock, kLlamaOthers, true},
     {"qwen2", "qwen2", "model.layers.", kLlamaBlock, kLlamaOthers},
     {"qwen3", "qwen3", "model.layers.", kLlamaBlock, kLlamaOthers},
+    {"qwen3moe", "qwen3_moe", "model.layers.", kLlamaBlock, kLlamaOthers},
+    {"olmoe", "olmoe", "model.layers.", kLlamaBlock, kLlamaOthers},
     {"gemma3", "gemma3_text", "model.layers.", kGemmaBlock, kLlamaOthers},
     {"olmo", "olmo", "model.layers.", kLlamaBlock, kLlamaOthers, true},
     {"gptneox", "gpt_neox", "gpt_neox.layers.", kNeoxBlock, kNeoxOthers, false, true},

@@ -7,6 +7,9 @@
 //   Qwen3         (Yang et al. 2025)        RMSNorm on each head of queries and keys
 //   Gemma 3       (Gemma Team 2025)         the same, and on what a block adds; a GELU in the gate; layers
 //                                           with a window, which rotate faster
+//   Mixtral       (Jiang et al. 2024)       a mixture of experts: some MLPs, of which a router chooses a few
+//   OLMoE         (Muennighoff et al. 2024) the same, and RMSNorm on all heads of queries together, and keys
+//   Qwen3-MoE     (Yang et al. 2025)        Qwen3 with a mixture in some blocks or in all
 //
 // What a family lacks is empty here, and the operations leave it out.
 #include <fmt/format.h>
@@ -23,7 +26,8 @@ namespace staircase {
 namespace {
 
 constexpr double kUsualHead = 256.0;  // in transformers, of Gemma
-constexpr int kUsualWindow = 4096;    // in transformers, of Mistral, Qwen and Gemma
+constexpr int kMostExperts = 1 << 16;
+constexpr int kUsualWindow = 4096;  // in transformers, of Mistral, Qwen and Gemma
 
 bool is_gemma(const Settings& settings) {
   return settings.text_or("model_type", "") == "gemma3_text";
@@ -69,19 +73,26 @@ const RotaryKeys kGemmaRotaries[] = {
     {.theta = "rope_local_base_freq", .layers = "sliding_attention", .scales = false}};
 
 std::vector<Rotary> rotaries_of(const Settings& settings, int head_size) {
+  if (settings.text_or("model_type", "") == "mixtral") {
+    return {Rotary(settings, head_size, {.usual_theta = 1e6})};
+  }
   if (!is_gemma(settings)) return {Rotary(settings, head_size)};
   std::vector<Rotary> rotaries;
   for (const RotaryKeys& keys : kGemmaRotaries) rotaries.emplace_back(settings, head_size, keys);
   return rotaries;
 }
 
-/// As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
-/// from max_window_layers on or those in a list, which transformers does not run without the switch.
+/// As in transformers: in Mistral and Mixtral all layers have the window. Qwen has a switch, and the layers
+/// are those from max_window_layers on or those in a list, which transformers does not run without the
+/// switch; in Qwen3-MoE they are all.
 void apply_window(const Settings& settings, ModelConfig& config) {
   const std::string type = settings.text_or("model_type", "");
-  const bool mistral = type == "mistral", qwen = type.starts_with("qwen");
-  std::vector<bool> slides(static_cast<std::size_t>(config.n_layer), mistral);
-  if (const nlohmann::json* types = settings.find("layer_types"); types && !mistral) {
+  const bool qwen = type.starts_with("qwen"), moe = type == "qwen3_moe",
+             all = type == "mistral" || type == "mixtral" || moe;
+  if (type == "mixtral" && !settings.find("sliding_window")) return;
+  if (moe && !settings.boolean_or("use_sliding_window", false)) return;
+  std::vector<bool> slides(static_cast<std::size_t>(config.n_layer), all);
+  if (const nlohmann::json* types = settings.find("layer_types"); types && !all) {
     slides = listed_layers(settings, *types, config.n_layer);
     const bool has_window =
         settings.boolean_or("use_sliding_window", false) && !settings.is_null("sliding_window");
@@ -91,7 +102,7 @@ void apply_window(const Settings& settings, ModelConfig& config) {
           "use_sliding_window of true",
           settings.file());
     }
-  } else if (!mistral && settings.boolean_or("use_sliding_window", false)) {
+  } else if (!all && settings.boolean_or("use_sliding_window", false)) {
     const int first = settings.integer_or("max_window_layers", 28, 0, kLargestSize);
     for (int layer = first; layer < config.n_layer; ++layer) slides[static_cast<std::size_t>(layer)] = true;
   }
@@ -105,8 +116,82 @@ void apply_window(const Settings& settings, ModelConfig& config) {
   for (const bool one : slides) config.windows.push_back(one ? window : kNoWindow);
 }
 
+/// A mixture of experts that the settings need not state, as in transformers.
+struct UsualMixture {
+  int experts, chosen;
+};
+
+/// Published folders have num_experts where transformers 5 writes num_local_experts; Mixtral has the latter.
+int count_experts(const Settings& settings, int usual) {
+  const nlohmann::json* const one = settings.find("num_experts");
+  const nlohmann::json* const other = settings.find("num_local_experts");
+  if (one && other && *one != *other) {
+    throw Error("{}: num_experts is {} and num_local_experts {}, but both mean the same", settings.file(),
+                shown(*one), shown(*other));
+  }
+  return settings.integer_or(one ? "num_experts" : "num_local_experts", usual, 1, kMostExperts);
+}
+
+/// Which blocks have experts: each decoder_sparse_step-th that mlp_only_layers does not list.
+std::vector<bool> blocks_with_experts(const Settings& settings, int n_layer) {
+  std::vector<bool> mixed;
+  const int step = settings.integer_or("decoder_sparse_step", 1, 1, kLargestSize);
+  for (int layer = 1; layer <= n_layer; ++layer) mixed.push_back(layer % step == 0);
+  const nlohmann::json* const dense = settings.find("mlp_only_layers");
+  if (dense == nullptr) return mixed;
+  if (!dense->is_array()) {
+    throw Error("{}: mlp_only_layers is {}, not a list of layers", settings.file(), shown(*dense));
+  }
+  for (const nlohmann::json& layer : *dense) {
+    if (!layer.is_number_integer() || layer < 0 || layer >= n_layer) {
+      throw Error("{}: mlp_only_layers lists {}, not a layer from 0 to {}", settings.file(), shown(layer),
+                  n_layer - 1);
+    }
+    mixed[layer.get<std::size_t>()] = false;
+  }
+  return mixed;
+}
+
+/// In families whose blocks all have experts, transformers does not read these.
+void require_experts_everywhere(const Settings& settings) {
+  settings.require("decoder_sparse_step", {1});
+  settings.require("mlp_only_layers", {nlohmann::json::array()});
+}
+
+/// The shares of the chosen experts sum to 1 only if the softmax is over these.
+RouterSoftmax router_softmax(const Settings& settings) {
+  const bool chosen =
+      settings.text_or("model_type", "") == "mixtral" || settings.boolean_or("norm_topk_prob", false);
+  return chosen ? RouterSoftmax::kChosen : RouterSoftmax::kAll;
+}
+
+/// Experts of that width in the blocks that have any.
+void apply_experts(const Settings& settings, const UsualMixture& usual, int width, ModelConfig& config) {
+  const int experts = count_experts(settings, usual.experts);
+  const int chosen = settings.integer_or("num_experts_per_tok", usual.chosen, 1, experts);
+  const std::vector<bool> mixed = blocks_with_experts(settings, config.n_layer);
+  const auto blocks = std::ranges::count(mixed, true);
+  router_softmax(settings);
+  if (blocks == 0) return;
+  config.n_experts = experts;
+  config.experts_per_token = chosen;
+  config.expert_inner = width;
+  config.vector_numbers += static_cast<std::size_t>(blocks) * config.n_embd * experts;
+  if (blocks == config.n_layer) config.n_inner = width;
+  // Where blocks differ, each counts as the larger kind.
+  const std::int64_t columns = std::max<std::int64_t>(std::int64_t{experts} * width, config.n_inner);
+  config.mlp_matrices = static_cast<int>(3 * ((columns + config.n_inner - 1) / config.n_inner));
+}
+
+/// What transformers takes where the settings state nothing, if it depends on the family. 0: as many key
+/// heads as heads.
+struct Usual {
+  int n_kv_head = 0;
+  double norm_epsilon = 1e-6;
+};
+
 /// A head size of 0: the width divided by the number of heads.
-ModelConfig configure(const Settings& settings, int head_size) {
+ModelConfig configure(const Settings& settings, int head_size, const Usual& usual = {}) {
   const bool gemma = is_gemma(settings);
   settings.require("hidden_act", {gemma ? "gelu_pytorch_tanh" : "silu"});
   settings.require("attention_bias", {false});
@@ -119,9 +204,10 @@ ModelConfig configure(const Settings& settings, int head_size) {
   config.n_embd = settings.integer("hidden_size", 1, kLargestSize);
   config.n_layer = settings.integer("num_hidden_layers", 1, kLargestSize);
   config.n_head = settings.integer("num_attention_heads", 1, kLargestSize);
-  config.n_kv_head = settings.integer_or("num_key_value_heads", gemma ? 4 : config.n_head, 1, kLargestSize);
+  config.n_kv_head = settings.integer_or(
+      "num_key_value_heads", usual.n_kv_head > 0 ? usual.n_kv_head : config.n_head, 1, kLargestSize);
   config.n_inner = settings.integer("intermediate_size", 1, kLargestSize);
-  config.norm_epsilon = static_cast<float>(settings.positive_or("rms_norm_eps", 1e-6));
+  config.norm_epsilon = static_cast<float>(settings.positive_or("rms_norm_eps", usual.norm_epsilon));
   config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", gemma);
   if (config.n_head % config.n_kv_head != 0) {
     throw Error("{}: num_attention_heads is {}, not a multiple of num_key_value_heads, which is {}",
@@ -152,6 +238,25 @@ ModelConfig configure_llama(const Settings& settings) {
   return configure(settings, settings.integer_or("head_dim", 0, 1, kLargestSize));
 }
 
+ModelConfig configure_mixtral(const Settings& settings) {
+  settings.require("norm_topk_prob", {true});
+  require_experts_everywhere(settings);
+  ModelConfig config = configure(settings, settings.integer_or("head_dim", 0, 1, kLargestSize),
+                                 {.n_kv_head = 8, .norm_epsilon = 1e-5});
+  apply_experts(settings, {.experts = 8, .chosen = 2}, config.n_inner, config);
+  return config;
+}
+
+ModelConfig configure_olmoe(const Settings& settings) {
+  settings.require("clip_qkv", {});
+  require_experts_everywhere(settings);
+  ModelConfig config =
+      configure(settings, settings.integer_or("head_dim", 0, 1, kLargestSize), {.norm_epsilon = 1e-5});
+  config.vector_numbers += std::size_t{1} * config.n_layer * (config.query_width() + config.key_width());
+  apply_experts(settings, {.experts = 64, .chosen = 8}, config.n_inner, config);
+  return config;
+}
+
 ModelConfig configure_olmo(const Settings& settings) {
   settings.require("clip_qkv", {});
   ModelConfig config = configure_llama(settings);
@@ -172,6 +277,15 @@ ModelConfig configure_qwen3(const Settings& settings) {
   return config;
 }
 
+ModelConfig configure_qwen3_moe(const Settings& settings) {
+  ModelConfig config =
+      configure(settings, settings.integer_or("head_dim", 0, 1, kLargestSize), {.n_kv_head = 4});
+  config.vector_numbers += std::size_t{2} * config.n_layer * config.head_size;
+  apply_experts(settings, {.experts = 128, .chosen = 8},
+                settings.integer_or("moe_intermediate_size", 768, 1, kLargestSize), config);
+  return config;
+}
+
 ModelConfig configure_gemma3(const Settings& settings) {
   settings.require("hidden_activation", {"gelu_pytorch_tanh"});
   settings.require("attn_logit_softcapping", {});
@@ -179,7 +293,8 @@ ModelConfig configure_gemma3(const Settings& settings) {
   settings.require("use_bidirectional_attention", {false});
   settings.positive_or("query_pre_attn_scalar", kUsualHead);
   ModelConfig config =
-      configure(settings, settings.integer_or("head_dim", static_cast<int>(kUsualHead), 1, kLargestSize));
+      configure(settings, settings.integer_or("head_dim", static_cast<int>(kUsualHead), 1, kLargestSize),
+                {.n_kv_head = 4});
   config.vector_numbers += std::size_t{2} * config.n_layer * (config.n_embd + config.head_size);
   return config;
 }
@@ -193,14 +308,56 @@ float embedding_scale(const ModelConfig& config, DType dtype) {
   return rounds == DType::kBFloat16 ? float32_from_bfloat16(bfloat16_from_float32(scale)) : scale;
 }
 
+/// The experts of a block, stored in one of three forms: matrices of each expert (published folders), two
+/// tensors for all of them, where the gates and what they gate are one (transformers 5), or three (GGUF).
+std::vector<LlamaWeights::Block::Expert> read_experts(WeightReader& weights, const std::string& mlp,
+                                                      const ModelConfig& config) {
+  using Part = WeightReader::Part;
+  const Slice& inner = weights.share().expert_inner;
+  const std::int64_t n_embd = config.n_embd, experts = config.n_experts;
+  const std::string all = mlp + "experts.";
+  const bool is_pair = weights.has(all + "gate_up_proj"), is_triple = weights.has(all + "gate_proj.weight"),
+             is_mixtral = mlp.ends_with("block_sparse_moe.");
+  std::vector<LlamaWeights::Block::Expert> read;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    // In a tensor of all: `count` outputs from `first` on, of the `outputs` that each expert has.
+    const auto of_all = [&](const char* name, std::int64_t outputs, std::int64_t first, std::int64_t count) {
+      return Part{all + name, {experts * outputs, e * outputs + first, count}, experts};
+    };
+    const std::string own = fmt::format("{}{}.", all, e);
+    Part gate{own + (is_mixtral ? "w1.weight" : "gate_proj.weight"), inner},
+        up{own + (is_mixtral ? "w3.weight" : "up_proj.weight"), inner},
+        down{own + (is_mixtral ? "w2.weight" : "down_proj.weight"), n_embd};
+    if (is_pair) {
+      gate = of_all("gate_up_proj", 2 * inner.whole, inner.first, inner.count);
+      up = of_all("gate_up_proj", 2 * inner.whole, inner.whole + inner.first, inner.count);
+      down = of_all("down_proj", n_embd, 0, n_embd);
+    } else if (is_triple) {
+      gate = of_all("gate_proj.weight", inner.whole, inner.first, inner.count);
+      up = of_all("up_proj.weight", inner.whole, inner.first, inner.count);
+      down = of_all("down_proj.weight", n_embd, 0, n_embd);
+    }
+    read.push_back({{weights.gated_matrix(gate, up, n_embd)}, {weights.matrix(down, inner)}});
+  }
+  return read;
+}
+
 class Llama : public Network {
  public:
   Llama(const Settings& settings, const ModelConfig& config, WeightReader& weights)
       : rotaries_(rotaries_of(settings, config.head_size)),
-        gate_(config.family == "gemma3_text" ? Epilogue::kGeluGate : Epilogue::kSiluGate) {
+        gate_(config.family == "gemma3_text" ? Epilogue::kGeluGate : Epilogue::kSiluGate),
+        router_softmax_(config.n_experts > 0 ? router_softmax(settings) : RouterSoftmax::kAll),
+        heads_together_(config.family == "olmoe") {
     const std::int64_t n_embd = config.n_embd;
     const Share& share = weights.share();
     const bool gemma = config.family == "gemma3_text";
+    if (heads_together_ && !share.whole) {
+      throw Error(
+          "{}: olmoe normalizes the queries of all heads together, so they cannot be shared between ranks; "
+          "whole blocks can",
+          settings.file());
+    }
     // Gemma's residual stream is kept divided by that scale, which its norms do not see: their epsilon is
     // divided by the square, and what a block adds by the scale.
     const float scale = embedding_scale(config, weights.dtype());
@@ -221,13 +378,16 @@ class Llama : public Network {
     // What attention multiplies a score by, beyond 1 / sqrt(head_size), is part of Gemma's queries.
     const double query_gain =
         gemma ? std::sqrt(config.head_size / settings.positive_or("query_pre_attn_scalar", kUsualHead)) : 1.0;
-    const auto head_norm = [&](const std::string& name, double gain) {
+    const auto head_norm = [&](const std::string& name, double gain, std::int64_t all_heads) {
       if (gemma) return gemma_norm(name, config.head_size, static_cast<float>(gain), config.norm_epsilon);
-      return config.family == "qwen3" ? norm(name, config.head_size) : Norm();
+      if (heads_together_) return norm(name, all_heads);
+      return config.family.starts_with("qwen3") ? norm(name, config.head_size) : Norm();
     };
     const auto added_norm = [&](const std::string& name) {
       return gemma ? gemma_norm(name, n_embd, 1.0f / scale, config.norm_epsilon) : Norm();
     };
+    std::vector<bool> mixed;
+    if (config.n_experts > 0) mixed = blocks_with_experts(settings, static_cast<int>(share.blocks.whole));
     weights_.embeddings = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
     for (int l = 0; l < config.n_layer; ++l) {
       const std::string block = fmt::format("layers.{}.", share.blocks.first + l),
@@ -243,17 +403,27 @@ class Llama : public Network {
           {.input_norm = norm(block + "input_layernorm", n_embd),
            .attention_input = {weights.matrix(parts(".weight"), n_embd),
                                config.family == "qwen2" ? weights.vector(parts(".bias")) : Tensor()},
-           .query_norm = head_norm(attention + "q_norm", query_gain),
-           .key_norm = head_norm(attention + "k_norm", 1.0),
+           .query_norm = head_norm(attention + "q_norm", query_gain, config.query_width()),
+           .key_norm = head_norm(attention + "k_norm", 1.0, config.key_width()),
            .attention_output = output(attention + "o_proj", share.queries),
            .attention_norm = added_norm(block + "post_attention_layernorm"),
            .mlp_norm =
                norm(block + (gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm"), n_embd),
-           .mlp_input = {weights.gated_matrix(block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight",
-                                              n_embd, share.inner)},
-           .mlp_output = output(block + "mlp.down_proj", share.inner),
            .mlp_output_norm = added_norm(block + "post_feedforward_layernorm"),
            .rotary = gemma && config.window(static_cast<int>(share.blocks.first) + l) != kNoWindow});
+      LlamaWeights::Block& loaded = weights_.blocks.back();
+      if (!mixed.empty() && mixed[static_cast<std::size_t>(share.blocks.first + l)]) {
+        // Mixtral's published name, and transformers' own.
+        const std::string old = block + "block_sparse_moe.",
+                          mlp = weights.has(old + "gate.weight") ? old : block + "mlp.";
+        loaded.router = {weights.router(mlp + "gate.weight", config.n_experts, n_embd)};
+        loaded.experts = read_experts(weights, mlp, config);
+        continue;
+      }
+      const std::string mlp = block + "mlp.";
+      loaded.mlp_input = {weights.gated_matrix({mlp + "gate_proj.weight", share.inner},
+                                               {mlp + "up_proj.weight", share.inner}, n_embd)};
+      loaded.mlp_output = output(mlp + "down_proj", share.inner);
     }
     if (share.has_last_block()) weights_.final_norm = norm("norm", n_embd);
     // GGUF files store the factors of a scaled rotation instead of its settings.
@@ -275,13 +445,17 @@ class Llama : public Network {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
       device.split_heads(pass.batch(), projected,
-                         {block.query_norm, block.key_norm, pass.rotations(block.rotary)}, queries,
-                         keys_values);
+                         {block.query_norm, block.key_norm, pass.rotations(block.rotary), heads_together_},
+                         queries, keys_values);
       pass.attend(l, queries, keys_values, x, attended);
       add(pass, attended, block.attention_output, block.attention_norm, x);
-      Tensor hidden = pass.hidden(x);
-      pass.linear(x, block.mlp_norm, block.mlp_input, gate_, hidden);
-      add(pass, hidden, block.mlp_output, block.mlp_output_norm, x);
+      if (block.experts.empty()) {
+        Tensor hidden = pass.hidden(x);
+        pass.linear(x, block.mlp_norm, block.mlp_input, gate_, hidden);
+        add(pass, hidden, block.mlp_output, block.mlp_output_norm, x);
+      } else {
+        add_experts(pass, block, x);
+      }
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
@@ -297,8 +471,17 @@ class Llama : public Network {
       const std::string name = fmt::format("layers.{}.", l++);
       visit(name + "self_attn.qkv_proj.weight", block.attention_input.weight);
       visit(name + "self_attn.o_proj.weight", block.attention_output.weight);
-      visit(name + "mlp.gate_up_proj.weight", block.mlp_input.weight);
-      visit(name + "mlp.down_proj.weight", block.mlp_output.weight);
+      if (block.experts.empty()) {
+        visit(name + "mlp.gate_up_proj.weight", block.mlp_input.weight);
+        visit(name + "mlp.down_proj.weight", block.mlp_output.weight);
+        continue;
+      }
+      visit(name + "mlp.gate.weight", block.router.weight);
+      for (int e = 0; LlamaWeights::Block::Expert & expert : block.experts) {
+        const std::string own = fmt::format("{}mlp.experts.{}.", name, e++);
+        visit(own + "gate_up_proj.weight", expert.input.weight);
+        visit(own + "down_proj.weight", expert.output.weight);
+      }
     }
     if (weights_.embeddings.output) visit("lm_head.weight", *weights_.embeddings.output);
   }
@@ -317,8 +500,34 @@ class Llama : public Network {
     pass.device().add_normalized(added, norm, x);
   }
 
+  /// x += the sum of what the experts that a row chooses make of it, each by its share. An expert multiplies
+  /// all its rows at once, so its weights are read once, and those of an expert without rows never.
+  void add_experts(const Pass& pass, const LlamaWeights::Block& block, Tensor& x) const {
+    Device& device = pass.device();
+    Mixture mixture = pass.mixture(x);
+    device.normalize(x, block.mlp_norm, mixture.normed);
+    pass.linear(mixture.normed, {}, block.router, Epilogue::kStore, mixture.scores);
+    device.choose_experts(mixture.scores, router_softmax_, mixture.chosen, mixture.shares);
+    const ExpertRows sorted = pass.sort_by_expert(mixture.chosen);
+    device.gather_rows(mixture.normed, sorted.sources, mixture.inputs);
+    for (std::size_t e = 0; e < block.experts.size(); ++e) {
+      const std::int64_t first = sorted.firsts[e], count = sorted.firsts[e + 1] - first;
+      if (count == 0) continue;
+      const LlamaWeights::Block::Expert& expert = block.experts[e];
+      const Tensor inputs = mixture.inputs.rows(first, count);
+      Tensor hidden = pass.hidden(inputs, pass.config().expert_inner),
+             outputs = mixture.outputs.rows(first, count);
+      pass.linear(inputs, {}, expert.input, gate_, hidden);
+      pass.linear(hidden, {}, expert.output, Epilogue::kStore, outputs);
+    }
+    device.combine_rows(mixture.outputs, sorted.places, mixture.shares, pass.add_once(), x);
+    pass.all_reduce(x);
+  }
+
   std::vector<Rotary> rotaries_;
   Epilogue gate_;
+  RouterSoftmax router_softmax_;
+  bool heads_together_;
   LlamaWeights weights_;
 };
 
@@ -332,8 +541,10 @@ const std::vector<std::string_view> kBuffers{".rotary_emb.inv_freq"};
 
 const LlamaWeights& llama_weights(const Model& model) {
   const auto* const llama = dynamic_cast<const Llama*>(&model.network());
-  if (llama != nullptr && model.config().family != "gemma3_text") return llama->weights();
-  throw Error("this pass computes Llama and its relatives, but the model is a {}", model.config().family);
+  const ModelConfig& config = model.config();
+  const bool differs = config.family == "gemma3_text" || config.family == "olmoe" || config.n_experts > 0;
+  if (llama != nullptr && !differs) return llama->weights();
+  throw Error("this pass computes Llama and its relatives, but the model is a {}", config.family);
 }
 
 const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};
@@ -342,5 +553,9 @@ const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load};
 const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load};
 const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load};
 const Family kGemma3{"gemma3_text", "model.", kBuffers, configure_gemma3, load};
+
+const Family kOlmoe{"olmoe", "model.", kBuffers, configure_olmoe, load};
+const Family kMixtral{"mixtral", "model.", kBuffers, configure_mixtral, load};
+const Family kQwen3Moe{"qwen3_moe", "model.", kBuffers, configure_qwen3_moe, load};
 
 }  // namespace staircase

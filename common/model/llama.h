@@ -17,9 +17,15 @@ struct LlamaWeights {
     Linear attention_output;    ///< [n_head head_size, n_embd]
     Norm attention_norm;        ///< of what attention adds
     Norm mlp_norm;
-    Linear mlp_input;         ///< [n_embd, 2 n_inner or more]: the gate and what it gates, by kGateColumns
-    Linear mlp_output;        ///< [n_inner, n_embd]
-    Norm mlp_output_norm;     ///< of what the MLP adds
+    Linear mlp_input = {};   ///< [n_embd, 2 n_inner or more]: the gate and what it gates, by kGateColumns
+    Linear mlp_output = {};  ///< [n_inner, n_embd]
+    Norm mlp_output_norm;    ///< of what the MLP adds
+    /// A mixture of experts instead of the MLP; empty in a block without one.
+    struct Expert {
+      Linear input, output;  ///< as above, of width expert_inner
+    };
+    std::vector<Expert> experts = {};
+    Linear router = {};       ///< [n_embd, n_experts]
     std::int64_t rotary = 0;  ///< which of the network's
   };
   Embeddings embeddings;
@@ -27,8 +33,8 @@ struct LlamaWeights {
   Norm final_norm;
 };
 
-/// The weights of a loaded model, as long as it lives. Throws Error for GPT-2, GPT-NeoX and Gemma 3, whose
-/// blocks differ.
+/// The weights of a loaded model, as long as it lives. Throws Error for GPT-2, GPT-NeoX, Gemma 3 and
+/// mixtures of experts, whose blocks differ.
 const LlamaWeights& llama_weights(const Model& model);
 
 }  // namespace staircase

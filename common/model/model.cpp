@@ -207,8 +207,8 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
       device_->argmax(pass.logits(), largest);
     }
   };
-  if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks) {
-    run();  // what they do in between is no operation of a device alone
+  if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks || config_.n_experts > 0) {
+    run();  // what happens in between is no operation of a device alone
   } else {
     device_->run(run);
   }

@@ -1,6 +1,7 @@
 #include "common/model/pass.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/base/error.h"
@@ -61,9 +62,13 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
-  for (const Tensor* tensor :
-       {&indices, &rotations, &x, &projected, &queries, &keys, &values, &attended, &hidden, &wanted_x,
-        &wanted_attended, &normed, &logits, &own_logits, &largest}) {
+  for (const Tensor* tensor : {&indices,       &rotations,       &x,
+                               &projected,     &queries,         &keys,
+                               &values,        &attended,        &hidden,
+                               &wanted_x,      &wanted_attended, &normed,
+                               &logits,        &own_logits,      &largest,
+                               &router_scores, &chosen,          &shares,
+                               &expert_rows,   &expert_inputs,   &expert_outputs}) {
     sum += tensor->bytes();
   }
   return sum;
@@ -177,8 +182,39 @@ Tensor Pass::added(const Tensor& x) const {
   return matrix(memory_.normed, x.dim(0), config_.n_embd);
 }
 
-Tensor Pass::hidden(const Tensor& x) const {
-  return operand(memory_.hidden, x.dim(0), config_.n_inner);
+Tensor Pass::hidden(const Tensor& x, std::int64_t width) const {
+  return operand(memory_.hidden, x.dim(0), width);
+}
+
+Mixture Pass::mixture(const Tensor& x) const {
+  const std::int64_t rows = x.dim(0), width = config_.n_embd, k = config_.experts_per_token;
+  return {.normed = matrix(memory_.normed, rows, width),
+          .scores = matrix(memory_.router_scores, rows, config_.n_experts),
+          .chosen = matrix(memory_.chosen, rows, k, DType::kInt32),
+          .shares = matrix(memory_.shares, rows, k),
+          .inputs = matrix(memory_.expert_inputs, rows * k, width),
+          .outputs = matrix(memory_.expert_outputs, rows * k, width)};
+}
+
+ExpertRows Pass::sort_by_expert(const Tensor& chosen) const {
+  const std::span<const std::int32_t> experts = device_.ints_to_host(chosen, memory_.host_chosen);
+  const auto count = static_cast<std::int64_t>(experts.size()), k = chosen.dim(1);
+  ExpertRows sorted;
+  sorted.firsts.resize(static_cast<std::size_t>(config_.n_experts) + 1);
+  for (const std::int32_t expert : experts) ++sorted.firsts[static_cast<std::size_t>(expert) + 1];
+  std::partial_sum(sorted.firsts.begin(), sorted.firsts.end(), sorted.firsts.begin());
+  std::vector<std::int64_t> next = sorted.firsts;
+  std::vector<std::int32_t> indices(static_cast<std::size_t>(2 * count));  // sources, then places
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t place = next[static_cast<std::size_t>(experts[static_cast<std::size_t>(i)])]++;
+    indices[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(i / k);
+    indices[static_cast<std::size_t>(count + i)] = static_cast<std::int32_t>(place);
+  }
+  Tensor uploaded = sized(device_, DType::kInt32, memory_.expert_rows, {2 * count});
+  device_.copy_from_host(indices, uploaded);
+  sorted.sources = uploaded.rows(0, count);
+  sorted.places = uploaded.rows(count, count).reshaped({chosen.dim(0), k});
+  return sorted;
 }
 
 KeysValues Pass::keys_values(int layer) const {

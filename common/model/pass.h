@@ -22,8 +22,8 @@ namespace staircase {
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
   Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
-      logits, own_logits, largest;
-  Tensor host_logits, host_largest;  // if the host cannot read the device's memory
+      logits, own_logits, largest, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs;
+  Tensor host_logits, host_largest, host_chosen;  // if the host cannot read the device's memory
 
   /// Memory of everything on the device.
   std::size_t bytes() const;
@@ -68,6 +68,22 @@ struct PassPart {
   const Share& share;
 };
 
+/// Memory for a mixture of experts, for some rows of which each chooses k experts.
+struct Mixture {
+  Tensor normed;           ///< [rows, n_embd]
+  Tensor scores;           ///< of the router, [rows, n_experts]
+  Tensor chosen;           ///< [rows, k] int32
+  Tensor shares;           ///< [rows, k]
+  Tensor inputs, outputs;  ///< [rows k, n_embd], sorted by expert
+};
+
+/// Rows sorted by the expert that computes them, each as often as it has chosen one.
+struct ExpertRows {
+  std::vector<std::int64_t> firsts;  ///< the first of each expert, and how many there are: [n_experts + 1]
+  Tensor sources;                    ///< of which row each one is a copy, [rows k] int32
+  Tensor places;                     ///< where the copies of a row are, [rows, k] int32
+};
+
 class Pass {
  public:
   /// Copies `packed` to the device.
@@ -98,6 +114,9 @@ class Pass {
     return part_.share.whole || ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
   }
 
+  /// Of the part of the model that is here.
+  const ModelConfig& config() const { return config_; }
+
   const Batch& batch() const { return batch_; }
 
   /// Whether the pass begins here with the tokens; else the residual stream comes from another rank.
@@ -121,7 +140,13 @@ class Pass {
   /// What a block adds to those rows of x, [rows, n_embd], where a norm comes between.
   Tensor added(const Tensor& x) const;
   /// The inside of the MLP for those rows of x, [rows, n_inner], in the type that products take.
-  Tensor hidden(const Tensor& x) const;
+  Tensor hidden(const Tensor& x) const { return hidden(x, config_.n_inner); }
+  /// The same for an MLP of another width.
+  Tensor hidden(const Tensor& x, std::int64_t width) const;
+  /// For the rows of x.
+  Mixture mixture(const Tensor& x) const;
+  /// From the choice of each row. The host sorts them, so device().run() cannot do that.
+  ExpertRows sort_by_expert(const Tensor& chosen) const;
   /// Those of the cache; without one, the layers take turns in one pair of tensors.
   KeysValues keys_values(int layer) const;
 

@@ -38,6 +38,7 @@ Share::Share(const ModelConfig& config)
     : queries(config.query_width()),
       keys{config.key_width()},
       inner(config.n_inner),
+      expert_inner(config.expert_inner),
       vocabulary(config.vocab_size),
       tokens(config.vocab_size),
       blocks(config.n_layer) {}
@@ -46,22 +47,27 @@ Share::Share(const ModelConfig& config, int rank, int size, DType dtype) : Share
   if (size == 1) return;
   const std::int64_t group = dtype == DType::kInt8 ? kGroup : dtype == DType::kInt4 ? kInt4Group : 1;
   const std::int64_t heads_together = group / std::gcd(group, config.head_size);  // they fill whole groups
-  if (size > std::min(config.n_head, config.n_inner)) {
+  const int columns = config.n_experts > 0 ? std::min(config.n_inner, config.expert_inner) : config.n_inner;
+  if (size > std::min(config.n_head, columns)) {
     throw Error("the model has {} heads and {} columns of an MLP; {} ranks do not fit", config.n_head,
-                config.n_inner, size);
+                columns, size);
   }
   const auto parts = [](std::int64_t whole, std::int64_t unit) { return (whole + unit - 1) / unit; };
-  if (const std::int64_t most = std::min(parts(config.n_head, heads_together), parts(config.n_inner, group));
+  if (const std::int64_t most = std::min(parts(config.n_head, heads_together), parts(columns, group));
       size > most) {
     throw Error(
         "{} ranks do not fit: in {}, {} weights share a scale, so the {} heads of size {} and {} columns of "
         "an MLP can be cut into at most {} parts",
-        size, to_string(dtype), group, config.n_head, config.head_size, config.n_inner, most);
+        size, to_string(dtype), group, config.n_head, config.head_size, columns, most);
   }
   const Slice heads = slice_of(config.n_head, rank, size, heads_together);
   queries = {config.query_width(), heads.first * config.head_size, heads.count * config.head_size};
   keys = keys_of(config, heads.first, heads.count);
-  inner = slice_of(config.n_inner, rank, size, config.n_inner < kGroup * size ? group : kGroup);
+  const auto part = [&](int width) {
+    return slice_of(width, rank, size, width < kGroup * size ? group : kGroup);
+  };
+  inner = part(config.n_inner);
+  expert_inner = part(config.expert_inner);
   tokens = (config.vocab_size + size - 1) / size;
   const std::int64_t token = std::min<std::int64_t>(rank * tokens, config.vocab_size);
   vocabulary = {config.vocab_size, token, std::min(tokens, config.vocab_size - token)};
@@ -84,6 +90,7 @@ ModelConfig Share::part_of(ModelConfig config) const {
   config.n_head = static_cast<int>(queries.count / config.head_size);
   config.n_kv_head = static_cast<int>(key_width / config.head_size);
   config.n_inner = static_cast<int>(inner.count);
+  config.expert_inner = static_cast<int>(expert_inner.count);
   config.n_layer = static_cast<int>(blocks.count);
   return config;
 }

@@ -29,6 +29,7 @@ struct Share {
   Slice queries;            ///< features of the queries
   std::vector<Slice> keys;  ///< features of the keys, and of the values
   Slice inner;              ///< columns of the MLP
+  Slice expert_inner;       ///< columns of each expert
   Slice vocabulary;         ///< tokens
   std::int64_t tokens = 0;  ///< the most tokens that any rank has
   bool whole = true;        ///< no matrix is split

@@ -67,6 +67,16 @@ Weight WeightReader::matrix(const std::string& name, WeightOrder order, const Sl
       find(name, inputs_first ? std::vector{in.whole, outputs} : std::vector{outputs, in.whole});
   const CheckpointArray stored = inputs_first ? checkpoint_.read(tensor, dtype_, in, out)
                                               : checkpoint_.read(tensor, dtype_, out[0], std::span(&in, 1));
+  return load(tensor, stored, order);
+}
+
+Weight WeightReader::matrix(const Part& part, const Slice& in) {
+  const CheckpointTensor& tensor = *find(part, in.whole).tensor;
+  return load(tensor, checkpoint_.read(tensor, dtype_, part.outputs, std::span(&in, 1)),
+              WeightOrder::kOutputFirst);
+}
+
+Weight WeightReader::load(const CheckpointTensor& tensor, const CheckpointArray& stored, WeightOrder order) {
   const Weight weight = device_.load_weight(stored.array, order, dtype_);
   check_numbers(tensor, stored.array, dtype_);  // the device's threads have brought it from the file
   checkpoint_.release(tensor);
@@ -80,10 +90,13 @@ Weight WeightReader::matrix(std::span<const Part> parts, std::int64_t in) {
   return load(wanted, dtype_, in_order);
 }
 
-Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up, std::int64_t in,
-                                  Slice out) {
+Weight WeightReader::router(const std::string& name, std::int64_t outputs, std::int64_t in) {
+  return load({find({name, outputs}, in)}, DType::kFloat32, in_order);
+}
+
+Weight WeightReader::gated_matrix(const Part& gate, const Part& up, std::int64_t in) {
   const std::vector<float> zeros(static_cast<std::size_t>(in));
-  return load({find({gate, out}, in), find({up, out}, in)}, dtype_,
+  return load({find(gate, in), find(up, in)}, dtype_,
               [&](std::span<const HostArray> stored) { return in_gate_order(stored[0], stored[1], zeros); });
 }
 
@@ -137,8 +150,9 @@ Tensor WeightReader::table(const CheckpointTensor& tensor) {
 
 Tensor WeightReader::vector(std::span<const Part> parts) {
   std::vector<float> all;
-  for (const auto& [name, outputs] : parts) {
-    const std::vector<float> stored = values(name, outputs.whole);
+  for (const Part& part : parts) {
+    const Slice& outputs = part.outputs;
+    const std::vector<float> stored = values(part.name, outputs.whole);
     all.insert(all.end(), stored.begin() + outputs.first, stored.begin() + outputs.first + outputs.count);
   }
   return vector(all);
@@ -201,7 +215,10 @@ const CheckpointTensor& WeightReader::find(const std::string& name, const std::v
 }
 
 WeightReader::Rows WeightReader::find(const Part& part, std::int64_t in) {
-  return {&find(part.name, {part.outputs.whole, in}), part.outputs};
+  const std::int64_t matrices = part.matrices, outputs = part.outputs.whole;
+  const CheckpointTensor& tensor =
+      matrices == 0 ? find(part.name, {outputs, in}) : find(part.name, {matrices, outputs / matrices, in});
+  return {&tensor, part.outputs};
 }
 
 std::string WeightReader::name_of(const CheckpointTensor& tensor) const {

@@ -49,15 +49,24 @@ class WeightReader {
   /// side by side then; the order must be kInputFirst for them.
   Weight matrix(const std::string& name, WeightOrder order, const Slice& in, const std::vector<Slice>& out);
 
-  /// Stored matrices [outputs of it, in], joined one after another.
+  /// Some outputs of a stored matrix [outputs, in], or of a tensor [matrices, outputs of each, in], whose
+  /// outputs count from the first of the first matrix.
   struct Part {
     std::string name;
     Slice outputs;
+    std::int64_t matrices = 0;  ///< 0: one matrix, of two dimensions
   };
+  /// Parts, joined one after another.
   Weight matrix(std::span<const Part> parts, std::int64_t in);
 
-  /// The matrices [out, in] of a gate and of what it gates, in the order of Epilogue::kSiluGate.
-  Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, Slice out);
+  /// Some inputs of a part.
+  Weight matrix(const Part& part, const Slice& in);
+
+  /// The matrix of a router, [outputs, in]. It stays in float32: it is small, and its choice is discrete.
+  Weight router(const std::string& name, std::int64_t outputs, std::int64_t in);
+
+  /// The matrices of a gate and of what it gates, in the order of Epilogue::kSiluGate.
+  Weight gated_matrix(const Part& gate, const Part& up, std::int64_t in);
 
   /// Some rows of a stored matrix [outputs, in], in another order: first the `rows` that begin at starts[0]
   /// of that slice, then those at starts[1] ...
@@ -101,6 +110,7 @@ class WeightReader {
   std::string name_of(const CheckpointTensor& tensor) const;
   void check_numbers(const CheckpointTensor& tensor, const HostArray& array, DType dtype) const;
   Tensor table(const CheckpointTensor& tensor);
+  Weight load(const CheckpointTensor& tensor, const CheckpointArray& stored, WeightOrder order);
   /// Some rows of a stored matrix.
   struct Rows {
     const CheckpointTensor* tensor;

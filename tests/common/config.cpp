@@ -284,6 +284,8 @@ json valid_of(const std::string& family) {
     settings["rotary_emb_base"] = 5000.0;
   }
   if (family == "qwen3" || family == "gemma3_text") settings["head_dim"] = 16;
+  if (family == "mixtral" || family == "olmoe" || family == "qwen3_moe")
+    settings.update({{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 80}});
   if (family == "gemma3_text") {
     settings.erase("hidden_act");
     settings.update({{"hidden_activation", "gelu_pytorch_tanh"},
@@ -300,12 +302,15 @@ std::string error_of(const std::string& family, const std::string& name, const j
   return error_message([&] { read(settings.dump()); });
 }
 
-const std::vector<std::string> kLlamas{"llama", "mistral", "qwen2", "qwen3", "olmo"};
+const std::vector<std::string> kMixtures{"mixtral", "olmoe", "qwen3_moe"};
+const std::vector<std::string> kLlamas{"llama", "mistral", "qwen2", "qwen3",
+                                       "olmo",  "mixtral", "olmoe", "qwen3_moe"};
 
 }  // namespace
 
 TEST_CASE("each family states its sizes in its own words") {
-  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text"}) {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text",
+                                   "mixtral", "olmoe", "qwen3_moe"}) {
     CAPTURE(family);
     const ModelConfig config = read(valid_of(family).dump());
     CHECK(config.family == family);
@@ -323,7 +328,8 @@ TEST_CASE("each family states its sizes in its own words") {
 }
 
 TEST_CASE("each family refuses each of its sizes below 1 and above the largest") {
-  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text"}) {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo", "gemma3_text",
+                                   "mixtral", "olmoe", "qwen3_moe"}) {
     for (const char* name : {"vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers",
                              "num_attention_heads", "intermediate_size"}) {
       CAPTURE(family);
@@ -567,6 +573,118 @@ TEST_CASE("what Gemma's settings do not state is what transformers takes") {
   CHECK(config.tie_word_embeddings);
   CHECK(config.rope_theta == 1e6);
   CHECK(config.norm_epsilon == 1e-6f);
+}
+
+TEST_CASE("a mixture has as many experts, chosen ones and columns as its settings say") {
+  for (const std::string& family : kMixtures) {
+    CAPTURE(family);
+    const auto config = [&](const json& more) {
+      json settings = valid_of(family);
+      settings.update(more);
+      return read(settings.dump());
+    };
+    const ModelConfig some = config(json::object());
+    CHECK(some.n_experts == 8);
+    CHECK(some.experts_per_token == 2);
+    CHECK(some.expert_inner == 80);
+    CHECK(some.mlp_matrices == 24);
+    // As transformers 5 saves it, in the place of num_experts or beside it.
+    CHECK(config({{"num_experts", nullptr}, {"num_local_experts", 5}}).n_experts == 5);
+    CHECK(config({{"num_local_experts", 8}}).n_experts == 8);
+    CHECK(says(error_of(family, "num_local_experts", 5), "num_experts is 8 and num_local_experts 5"));
+    CHECK(config({{"num_experts_per_tok", 8}}).experts_per_token == 8);
+    for (const json& chosen : {json(0), json(9), json(-1), json(1.5), json("two")}) {
+      CHECK(says(error_of(family, "num_experts_per_tok", chosen), "num_experts_per_tok is " + chosen.dump(),
+                 "not an integer from 1 to 8"));
+    }
+    for (const json& experts : {json(0), json(-8), json("many"), json(1 << 17)})
+      CHECK(says(error_of(family, "num_experts", experts), "num_experts is " + experts.dump(), "from 1 to"));
+    CHECK(says(error_of(family, "num_experts", 1), "num_experts_per_tok is 2", "from 1 to 1"));
+  }
+  CHECK(read(valid_of("llama").dump()).n_experts == 0);
+}
+
+TEST_CASE("what a mixture's settings do not state is what transformers takes") {
+  for (const std::string& family : kMixtures) {
+    CAPTURE(family);
+    json settings = valid_of(family);
+    for (const char* name :
+         {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "rope_theta", "num_key_value_heads"})
+      settings.erase(name);
+    settings["num_attention_heads"] = 8;
+    settings["hidden_size"] = 64;
+    const ModelConfig config = read(settings.dump());
+    const bool mixtral = family == "mixtral", olmoe = family == "olmoe";
+    CHECK(config.n_experts == (mixtral ? 8 : olmoe ? 64 : 128));
+    CHECK(config.experts_per_token == (mixtral ? 2 : 8));
+    CHECK(config.expert_inner == (mixtral || olmoe ? 80 : 768));
+    CHECK(config.n_kv_head == (mixtral || olmoe ? 8 : 4));
+    CHECK(config.norm_epsilon == (mixtral || olmoe ? 1e-5f : 1e-6f));
+    CHECK(config.rope_theta == (mixtral ? 1e6 : 1e4));
+    CHECK(config.head_size == 8);
+    CHECK(!config.tie_word_embeddings);
+  }
+}
+
+TEST_CASE("some layers of Qwen3-MoE have one MLP, and no layer of other mixtures") {
+  const auto config = [](const json& more) {
+    json settings = valid_of("qwen3_moe");
+    settings.update({{"num_hidden_layers", 4}, {"moe_intermediate_size", 40}});
+    settings.update(more);
+    return read(settings.dump());
+  };
+  // The numbers of routers tell how many layers have one.
+  const std::size_t others = config({{"decoder_sparse_step", 5}}).vector_numbers, router = 48 * 8;
+  const auto routers = [&](const json& more) {
+    return static_cast<double>(config(more).vector_numbers - others) / static_cast<double>(router);
+  };
+  CHECK(routers(json::object()) == 4.0);
+  CHECK(routers({{"decoder_sparse_step", 2}}) == 2.0);
+  CHECK(routers({{"decoder_sparse_step", 3}}) == 1.0);
+  CHECK(routers({{"mlp_only_layers", nullptr}}) == 4.0);
+  CHECK(routers({{"mlp_only_layers", json::array()}}) == 4.0);
+  CHECK(routers({{"mlp_only_layers", {0, 3}}}) == 2.0);
+  CHECK(routers({{"mlp_only_layers", {0, 3}}, {"decoder_sparse_step", 2}}) == 1.0);
+  CHECK(routers({{"mlp_only_layers", {0, 1, 2, 3}}}) == 0.0);
+  CHECK(config({{"mlp_only_layers", {0, 1, 2, 3}}}).n_experts == 0);
+  // The width of an MLP beside experts, and of experts alone.
+  CHECK(config({{"mlp_only_layers", {0}}}).n_inner == 80);
+  CHECK(config({{"mlp_only_layers", {0}}}).expert_inner == 40);
+  CHECK(config({{"mlp_only_layers", {0}}}).mlp_matrices == 12);
+  CHECK(config(json::object()).n_inner == 40);
+  for (const json& step : {json(0), json(-1), json(1.5), json("two")})
+    CHECK(says(error_of("qwen3_moe", "decoder_sparse_step", step), "decoder_sparse_step is ", "from 1"));
+  for (const json& layer : {json(2), json(-1), json(0.5), json("first"), json(true)})
+    CHECK(says(error_of("qwen3_moe", "mlp_only_layers", json::array({layer})),
+               "mlp_only_layers lists " + layer.dump(), "not a layer from 0 to 1"));
+  CHECK(says(error_of("qwen3_moe", "mlp_only_layers", 1), "mlp_only_layers is 1", "not a list"));
+  for (const char* one : {"norm_topk_prob", "use_sliding_window"})
+    CHECK(says(error_of("qwen3_moe", one, 1), std::string(one) + " is 1", "true or false"));
+  CHECK(says(error_of("qwen3_moe", "moe_intermediate_size", 0), "moe_intermediate_size is 0"));
+  for (const std::string other : {"mixtral", "olmoe"}) {
+    CHECK(says(error_of(other, "decoder_sparse_step", 2), "decoder_sparse_step is 2", "only 1"));
+    CHECK(says(error_of(other, "mlp_only_layers", json{0}), "mlp_only_layers is ", "only []"));
+    CHECK(error_of(other, "mlp_only_layers", json::array()) == "");
+  }
+  CHECK(says(error_of("mixtral", "norm_topk_prob", false), "norm_topk_prob is false", "only true"));
+  CHECK(says(error_of("olmoe", "clip_qkv", 8.0), "clip_qkv is 8", "null"));
+}
+
+TEST_CASE("a window of a mixture is that of all its layers, where transformers has one") {
+  using Windows = std::vector<std::int32_t>;
+  const auto windows = [](const std::string& family, const json& more) {
+    json settings = valid_of(family);
+    settings.update(more);
+    return read(settings.dump()).windows;
+  };
+  CHECK(windows("mixtral", json::object()) == Windows{});
+  CHECK(windows("mixtral", {{"max_position_embeddings", 8192}}) == Windows{});
+  CHECK(windows("mixtral", {{"sliding_window", 20}}) == Windows{20, 20});
+  CHECK(windows("qwen3_moe", {{"sliding_window", 20}}) == Windows{});
+  CHECK(windows("qwen3_moe", {{"sliding_window", 20}, {"use_sliding_window", true}}) == Windows{20, 20});
+  CHECK(windows("qwen3_moe", {{"use_sliding_window", true}, {"max_position_embeddings", 8192}}) ==
+        Windows{4096, 4096});
+  CHECK(windows("olmoe", {{"sliding_window", 20}}) == Windows{});
 }
 
 TEST_CASE("types of layers that are not built are named") {

@@ -37,9 +37,10 @@ using Tokens = std::vector<int>;
 
 const std::filesystem::path kFamilies =
     std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families";
-const std::vector<std::string> kNames{"gpt2",           "pythia",  "neox-sequential", "olmo",  "llama-2",
-                                      "llama-3",        "smollm2", "qwen2",           "qwen3", "qwen2-window",
-                                      "mistral-window", "gemma3",  "tales-gemma-1m"};
+const std::vector<std::string> kNames{
+    "gpt2",           "pythia",  "neox-sequential", "olmo",         "llama-2",        "llama-3",
+    "smollm2",        "qwen2",   "qwen3",           "qwen2-window", "mistral-window", "gemma3",
+    "tales-gemma-1m", "mixtral", "olmoe",           "qwen3-moe",    "tales-moe-1m"};
 
 /// A GPU adds in other orders.
 const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
@@ -603,7 +604,7 @@ TEST_CASE("a single pair of features turns, as in transformers") {
   CHECK(difference("logits", logits.first(want.size()), want, want.size(), kTolerance) == "");
 }
 
-TEST_CASE("the biases, norms and positions that stay in float32 are those of each family's files") {
+TEST_CASE("the biases, norms, routers and positions that stay in float32 are those of each family's files") {
   for (const std::string& name : kNames) {
     CAPTURE(name);
     const ModelConfig config = Reference(name).model.config();
@@ -612,7 +613,11 @@ TEST_CASE("the biases, norms and positions that stay in float32 are those of eac
       if (file.path().extension() != ".safetensors") continue;
       const Safetensors tensors(file.path());
       for (const auto& [tensor, stored] : tensors.tensors())
-        if (stored.shape.size() == 1) numbers += static_cast<std::size_t>(stored.shape[0]);
+        if (stored.shape.size() == 1) {
+          numbers += static_cast<std::size_t>(stored.shape[0]);
+        } else if (tensor.ends_with(".gate.weight")) {  // a router
+          numbers += static_cast<std::size_t>(stored.shape[0] * stored.shape[1]);
+        }
     }
     CHECK(config.vector_numbers == numbers);
   }

@@ -190,6 +190,69 @@ TEST_CASE("a file of Gemma 3 yields its config.json, and what it leaves out is l
   CHECK(says(error_of(gemma().real("gemma3.attn_logit_softcapping", 50.0f)), "attn_logit_softcapping is 50"));
 }
 
+TEST_CASE("a file of a mixture yields its config.json, and the shares are as the family was trained") {
+  const auto mixture = [](const std::string& family) {
+    GgufWriter writer;
+    writer.text("general.architecture", family)
+        .number(family + ".block_count", 3)
+        .number(family + ".context_length", 256)
+        .number(family + ".embedding_length", 64)
+        .number(family + ".feed_forward_length", 176)
+        .number(family + ".attention.head_count", 4)
+        .number(family + ".expert_count", 8)
+        .number(family + ".expert_used_count", 2)
+        .real(family + ".attention.layer_norm_rms_epsilon", 1e-5f)
+        .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5})
+        .floats("blk.0.ffn_gate_inp.weight", {1, 1}, {1})
+        .floats("blk.2.ffn_gate_inp.weight", {1, 1}, {1});
+    return writer;
+  };
+  for (const auto& [family_, type_] :
+       {std::pair{"llama", "mixtral"}, {"olmoe", "olmoe"}, {"qwen3moe", "qwen3_moe"}}) {
+    const std::string family = family_, type = type_;
+    CAPTURE(family);
+    const json settings = settings_of(mixture(family));
+    CHECK(settings["model_type"] == type);
+    CHECK(settings["num_experts"] == 8);
+    CHECK(settings["num_experts_per_tok"] == 2);
+    CHECK(settings["norm_topk_prob"] == (family != "olmoe"));
+    CHECK(settings_of(mixture(family).truth(family + ".expert_weights_norm", false))["norm_topk_prob"] ==
+          false);
+    const char* const width = family == "qwen3moe" ? "moe_intermediate_size" : "intermediate_size";
+    CHECK(settings[width] == 176);
+    CHECK(settings_of(mixture(family).number(family + ".expert_feed_forward_length", 48))[width] == 48);
+    CHECK(settings.value("mlp_only_layers", json()) == (family == "qwen3moe" ? json{1} : json()));
+    // Softmax is number 1 of llama.cpp's functions.
+    CHECK(error_of(mixture(family).number(family + ".expert_gating_func", 1)) == "");
+    CHECK(says(error_of(mixture(family).number(family + ".expert_gating_func", 2)), "gating_func is 2"));
+    CHECK(error_of(mixture(family).real(family + ".expert_weights_scale", 1.0f)) == "");
+    CHECK(says(error_of(mixture(family).real(family + ".expert_weights_scale", 2.5f)), "scale is 2.5"));
+    CHECK(error_of(mixture(family).number(family + ".expert_shared_count", 0)) == "");
+    CHECK(says(error_of(mixture(family).number(family + ".expert_shared_count", 1)), "shared_count is 1"));
+  }
+  const auto mixtral = [](std::uint32_t experts, std::uint32_t used) {
+    GgufWriter writer = llama();
+    return writer.number("llama.expert_count", experts).number("llama.expert_used_count", used);
+  };
+  const auto read = [](const GgufWriter& writer) {
+    const TemporaryFolder folder;
+    return error_message([&] { read_config(folder.write("m.gguf", writer.bytes())); });
+  };
+  CHECK(read(mixtral(8, 2)) == "");
+  CHECK(says(read(mixtral(8, 9)), "num_experts_per_tok is 9", "from 1 to 8"));
+  CHECK(says(read(mixtral(8, 0)), "llama.expert_used_count is 0", "from 1"));
+  CHECK(says(read(llama().number("llama.expert_count", 8)), "has no llama.expert_used_count"));
+  // A family without experts says so.
+  GgufWriter qwen2;
+  qwen2.text("general.architecture", "qwen2");
+  for (const char* key : {"block_count", "context_length", "embedding_length", "feed_forward_length",
+                          "attention.head_count", "expert_count"})
+    qwen2.number(std::string("qwen2.") + key, 8);
+  qwen2.real("qwen2.attention.layer_norm_rms_epsilon", 1e-5f)
+      .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  CHECK(says(error_of(qwen2), "qwen2.expert_count is 8", "not supported"));
+}
+
 TEST_CASE("the residuals of GPT-NeoX are parallel unless its file says otherwise") {
   GgufWriter writer;
   for (const char* key :
@@ -252,8 +315,6 @@ TEST_CASE("settings that compute something else reach the reader of the configur
   olmo.text("general.architecture", "olmo").floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
   CHECK(settings_of(olmo)["clip_qkv"].is_null());
   CHECK(settings_of(olmo.real("olmo.attention.clamp_kqv", 8.0f))["clip_qkv"] == 8.0);
-  CHECK(says(error_of(llama().number("llama.expert_count", 8)), "model.gguf", "llama.expert_count is 8",
-             "not supported"));
   // Off, in every type of number.
   CHECK(error_of(llama().number("llama.expert_count", 0)) == "");
   CHECK(error_of(llama().pair("llama.expert_count", 5, raw<std::int32_t>(0))) == "");

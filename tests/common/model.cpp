@@ -1062,7 +1062,7 @@ TEST_CASE("outputs of a gate and of what it scales are interleaved, and the last
   tiny.write(folder.path());
   const auto device = make_test_device(1);
   WeightReader reader(Checkpoint::open(folder.path()), *device, DType::kFloat32, "", Share(ModelConfig()));
-  const Weight weight = reader.gated_matrix("gate", "up", kInputs, kOutputs);
+  const Weight weight = reader.gated_matrix({"gate", kOutputs}, {"up", kOutputs}, kInputs);
   REQUIRE(weight.out_features == 4 * kGateColumns);
   for (int k = 0; k < kInputs; ++k) {
     std::vector<float> x(kInputs), outputs(4 * kGateColumns);

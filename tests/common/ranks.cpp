@@ -312,8 +312,9 @@ TEST_CASE("the logits of 1 to 4 ranks are those of one process, and the same bit
 }
 
 TEST_CASE("all families agree with transformers on 2, 3 and 4 ranks") {
-  for (const std::string family : {"gpt2", "pythia", "neox-sequential", "llama-2", "llama-3", "smollm2",
-                                   "olmo", "qwen2", "qwen3", "qwen2-window", "mistral-window", "gemma3"}) {
+  for (const std::string family :
+       {"gpt2", "pythia", "neox-sequential", "llama-2", "llama-3", "smollm2", "olmo", "qwen2", "qwen3",
+        "qwen2-window", "mistral-window", "gemma3", "mixtral", "qwen3-moe"}) {
     for (const int size : {2, 3, 4}) {
       const ModelConfig config = read_config(reference_folder(family));
       if (config.n_head < size) continue;
@@ -328,6 +329,31 @@ TEST_CASE("all families agree with transformers on 2, 3 and 4 ranks") {
       for (const double one : off) CHECK(one < 1e-4);
     }
   }
+}
+
+TEST_CASE("the experts of a mixture in int8 and int4 are cut between groups of weights that share a scale") {
+  const std::filesystem::path folder = find_model("tales-moe-1m");
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    const std::string type(to_string(dtype));
+    CAPTURE(type);
+    Model alone = Model::load(folder, make_cpu_device(1), dtype);
+    const Floats want = logits_of(alone);
+    const auto logits = of_each_rank(2, [&](Ranks& ranks) { return logits_of(folder, dtype, ranks); });
+    CHECK(difference(logits[0], want) < 0.02);
+  }
+}
+
+TEST_CASE("heads that OLMoE normalizes together are not shared between ranks, but whole blocks are") {
+  run_as_threads(2, [&](Ranks& ranks) {
+    CHECK(says(error_message([&] {
+                 Model::load(reference_folder("olmoe"), make_cpu_device(1), DType::kFloat32, ranks);
+               }),
+               "config.json: olmoe normalizes the queries of all heads together", "whole blocks can"));
+    CHECK(error_message([&] {
+            Model::load(reference_folder("olmoe"), make_cpu_device(1), DType::kFloat32, ranks,
+                        Split::kBlocks);
+          }) == "");
+  });
 }
 
 TEST_CASE(

@@ -114,18 +114,18 @@ class Families(unittest.TestCase):
 
     def test_each_family_gives_the_texts_of_transformers(self):
         families = sorted(path.name for path in FAMILIES.iterdir())
-        self.assertEqual(len(families), 12)
+        self.assertEqual(len(families), 15)
         for family in families:
             self.assertGreater(sum(len(greedy) for _, _, greedy in cases(family)), 30, family)
             for case in cases(family):
                 with self.subTest(family, text=case[0]):
                     self.check("14-kv-cache-static", FAMILIES / family, *case)
 
-    def test_layers_with_a_window_have_it_with_every_kind_of_cache(self):
-        """None, growing, whole, for several texts, with drafts, of blocks. Each text grows beyond the window."""
+    def test_windows_and_experts_with_every_kind_of_cache(self):
+        """None, growing, whole, for several texts, with drafts, of blocks. Each text grows beyond the windows."""
         for step in ("03-context-window", "13-kv-cache-dynamic", "16-variable-batching", "17-speculative-decoding", "30-leaving-rows",
                      "60-paged-kv-cache", "64-prefix-caching"):
-            for family in ("mistral-window", "qwen2-window", "gemma3"):
+            for family in ("mistral-window", "qwen2-window", "gemma3", "qwen3-moe"):
                 case = max(cases(family), key=lambda case: len(case[1]) + len(case[2]))
                 self.assertGreater(len(case[1]) + len(case[2]), 40)
                 with self.subTest(step, family=family):
