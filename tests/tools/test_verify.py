@@ -323,6 +323,16 @@ FAMILIES = {
                     "model.layers.0.pre_feedforward_layernorm.weight": [4], "model.layers.0.post_feedforward_layernorm.weight": [4]},
     "gpt_neox": NEOX,
 }
+MLP = "model.layers.0.mlp."
+DENSE = {name: shape for name, shape in LLAMA.items() if ".mlp." not in name}
+EXPERTS = {MLP + "gate.weight": [3, 4], **{f"{MLP}experts.{expert}.{name}.weight": shape for expert in range(3) for name, shape in
+                                           (("gate_proj", [6, 4]), ("up_proj", [6, 4]), ("down_proj", [4, 6]))}}
+MIXTURES = {
+    "olmoe": {**DENSE, **EXPERTS, ATTENTION + "q_norm.weight": [4], ATTENTION + "k_norm.weight": [2]},
+    "qwen3_moe": {**DENSE, **EXPERTS, ATTENTION + "q_norm.weight": [2], ATTENTION + "k_norm.weight": [2]},
+    "mixtral": {**DENSE, **{name.replace("gate_proj", "w1").replace("up_proj", "w3").replace("down_proj", "w2").replace(
+        "mlp", "block_sparse_moe"): shape for name, shape in EXPERTS.items()}},
+}
 
 
 def filled(shapes):
@@ -372,6 +382,43 @@ class VerifyFamilies(Limited):
                 for name in shapes:
                     self.tensors = filled({other: shape for other, shape in shapes.items() if other != name})
                     self.assert_fails("tensors", "1 of", name)
+
+    def test_a_mixture_with_matrices_of_each_expert_or_tensors_of_all(self):
+        for family, shapes in MIXTURES.items():
+            fused = {**{name: shape for name, shape in shapes.items() if "experts" not in name and "moe" not in name},
+                     MLP + "gate.weight": [3, 4], MLP + "experts.gate_up_proj": [3, 12, 4], MLP + "experts.down_proj": [3, 4, 6]}
+            for form in (shapes, fused):
+                with self.subTest(family, tensors=len(form)):
+                    self.config = {"model_type": family, **SHAPE, "eos_token_id": 4, "num_experts": 3, "num_experts_per_tok": 2,
+                                   "moe_intermediate_size": 6}
+                    self.tensors = filled(form)
+                    status, lines = self.verify()
+                    self.assertEqual(status, 0, lines)
+                    self.assertIn(f"{len(form)} tensors of the right shape", lines["tensors"])
+                    for name in form:
+                        self.tensors = filled({other: shape for other, shape in form.items() if other != name})
+                        # Without the tensor by which a form is known, those of another form are missing.
+                        self.assert_fails("tensors", " tensors missing")
+
+    def test_what_a_mixture_says_of_its_experts(self):
+        self.config = {"model_type": "qwen3_moe", **SHAPE, "eos_token_id": 4, "num_local_experts": 3, "num_experts_per_tok": 2,
+                       "moe_intermediate_size": 6}
+        self.tensors = filled(MIXTURES["qwen3_moe"])
+        self.assertEqual(self.verify()[0], 0)
+        for value in (0, 4, -1, "two"):
+            self.config["num_experts_per_tok"] = value
+            self.assert_fails("config", f"num_experts_per_tok is {value!r}", "from 1 to 3")
+        self.config["num_experts_per_tok"] = 2
+        for key, value in (("mlp_only_layers", [0]), ("decoder_sparse_step", 2)):  # the layer has one MLP
+            self.config[key] = value
+            self.assert_fails("tensors", "mlp.gate_proj.weight")
+            self.tensors = filled({**DENSE, **{name: LLAMA[name] for name in LLAMA if ".mlp." in name},
+                                   ATTENTION + "q_norm.weight": [2], ATTENTION + "k_norm.weight": [2]})
+            self.assertEqual(self.verify()[0], 0)
+            del self.config[key]
+            self.tensors = filled(MIXTURES["qwen3_moe"])
+        self.config["num_local_experts"] = 2
+        self.assert_fails("tensors", "gate.weight is [3, 4], not [2, 4]")
 
     def test_buffers_of_older_files_are_fine_and_other_tensors_are_named(self):
         self.tensors = filled({**LLAMA, "model.layers.0.self_attn.rotary_emb.inv_freq": [1], "odd.weight": [1]})
@@ -491,7 +538,7 @@ class VerifyGguf(Limited):
             else:
                 pairs += struct.pack("<II", 4, value)
         for name, shape in tensors.items():
-            is_matrix = len(shape) == 2
+            is_matrix = len(shape) > 1
             entries += gguf_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape[::-1])
             entries += struct.pack("<IQ", self.type if is_matrix else 0, len(data))
             block = struct.pack("<ee", self.scale, 0) + bytes(16)
@@ -572,8 +619,22 @@ class VerifyGguf(Limited):
             self.tensors[name] = shape
 
     def test_experts(self):
-        self.metadata["llama.expert_count"] = 8
-        self.assert_fails("config", "expert_count is 8")
+        self.metadata.update({"llama.expert_count": 8, "llama.expert_used_count": 9})
+        self.assert_fails("config", "expert_used_count is 9", "from 1 to 8")
+        self.metadata["llama.expert_used_count"] = 2
+        for part in ("gate", "up", "down"):
+            self.tensors[f"blk.0.ffn_{part}_exps.weight"] = [8, *self.tensors.pop(f"blk.0.ffn_{part}.weight")]
+        self.tensors["blk.0.ffn_gate_inp.weight"] = [8, 32]
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+        self.assertIn("12 tensors of the right shape", lines["tensors"])
+        for name in [name for name in self.tensors if "exps" in name]:
+            shape = self.tensors.pop(name)
+            self.assert_fails("tensors", "1 of 12", name)
+            self.tensors[name] = shape
+        self.metadata = {name.replace("llama.", "qwen2."): value for name, value in self.metadata.items()}
+        self.metadata["general.architecture"] = "qwen2"
+        self.assert_fails("config", "qwen2.expert_count is 8")
 
     def test_tensors_that_are_missing_or_of_another_shape(self):
         del self.tensors["blk.0.ffn_up.weight"]
