@@ -5,9 +5,9 @@
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
 Each case is a model from a seed, of one of the families that the engine runs. It may have odd widths and numbers of
-heads, heads that share keys, a part of a head that rotates, stretched positions, or parallel blocks. It may also have a
-feed-forward layer of any size, rows without a token (padding), a separate output layer, shards, and weights in any
-type. The programs print their results for a prompt with --json, and transformers computes the same in float64:
+heads, heads that share keys, a part of a head that rotates, stretched positions, parallel blocks, or experts. It may
+also have a feed-forward layer of any size, rows without a token (padding), a separate output layer, shards, and weights
+in any type. The programs print their results for a prompt with --json, and transformers computes the same in float64:
 
     greedy         texts that are not drawn, of steps 01, 11 and 46 (with and without a cache)
     distribution   what penalties, temperature, top-k and top-p leave of the probabilities, at each new token
@@ -53,9 +53,12 @@ FAMILIES = {  # (configuration, heads share keys, a head has its own size, the k
     "gpt_neox": (transformers.GPTNeoXConfig, False, False, "layer_norm_eps"),
     "llama": (transformers.LlamaConfig, True, True, "rms_norm_eps"),
     "mistral": (transformers.MistralConfig, True, True, "rms_norm_eps"),
+    "mixtral": (transformers.MixtralConfig, True, True, "rms_norm_eps"),
     "olmo": (transformers.OlmoConfig, True, False, ""),
+    "olmoe": (transformers.OlmoeConfig, True, False, "rms_norm_eps"),
     "qwen2": (transformers.Qwen2Config, True, False, "rms_norm_eps"),
     "qwen3": (transformers.Qwen3Config, True, True, "rms_norm_eps"),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, True, True, "rms_norm_eps"),
 }
 TIE = 1e-4
 
@@ -155,6 +158,19 @@ class Case:
             rope = {layers[0]: rope, layers[1]: {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0])}}
             if choose.random() < 0.5:
                 rope[layers[0]].update(rope_type="linear", factor=choose.choice([2.0, 8.0]))
+        if kind in (transformers.MixtralConfig, transformers.OlmoeConfig, transformers.Qwen3MoeConfig):
+            experts = choose.randint(1, 9)
+            more.update({"num_local_experts" if kind is transformers.MixtralConfig else "num_experts": experts},
+                        num_experts_per_tok=choose.randint(1, experts))
+        if kind in (transformers.OlmoeConfig, transformers.Qwen3MoeConfig):
+            more["norm_topk_prob"] = choose.random() < 0.5
+        if kind is transformers.Qwen3MoeConfig:
+            more.update(moe_intermediate_size=choose.randint(1, 90), decoder_sparse_step=choose.choice([1, 1, 2]),
+                        mlp_only_layers=[layer for layer in range(common["num_hidden_layers"]) if choose.random() < 0.2])
+            if choose.random() < 0.3:
+                more.update(use_sliding_window=True, sliding_window=choose.randint(1, 40))
+        if kind is transformers.MixtralConfig and choose.random() < 0.3:
+            more["sliding_window"] = choose.randint(1, 40)
         return kind(rope_parameters=rope, **more, **common)
 
     def write(self, model, prefix, merges):
@@ -162,6 +178,12 @@ class Case:
             tensors = {prefix + name: value.contiguous().clone() for name, value in model.transformer.state_dict().items()}
             if not self.config.tie_word_embeddings:
                 tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
+            save_file(tensors, self.folder / "model.safetensors")
+            (self.folder / "config.json").write_text(json.dumps(self.config.to_dict()))
+        elif "experts" in str(list(model.state_dict())) and self.choose.random() < 0.3:  # of all experts in one tensor
+            tensors = {name: value.contiguous().clone() for name, value in model.state_dict().items()}
+            if self.config.tie_word_embeddings:
+                del tensors["lm_head.weight"]
             save_file(tensors, self.folder / "model.safetensors")
             (self.folder / "config.json").write_text(json.dumps(self.config.to_dict()))
         else:
