@@ -270,7 +270,7 @@ class Device {
   virtual void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen,
                               Tensor& shares) = 0;
 
-  /// The sum of what a row's k experts made of it, each by its share (Shazeer et al. 2017, equation 1):
+  /// The sum of what a row's k experts made of it, each by its share (Shazeer et al. 2017, equation 1).
   /// out[r] = Σ_j shares[r, j] · x[places[r, j]], added in the order of j. With kAdd instead of kStore, that
   /// is added to out[r]. x [n, width], places [rows, k] int32, shares [rows, k], out [rows, width]; all but
   /// places are float32.

@@ -308,8 +308,8 @@ float embedding_scale(const ModelConfig& config, DType dtype) {
   return rounds == DType::kBFloat16 ? float32_from_bfloat16(bfloat16_from_float32(scale)) : scale;
 }
 
-/// The experts of a block, stored in one of three forms: matrices of each expert (published folders), two
-/// tensors for all of them, where the gates and what they gate are one (transformers 5), or three (GGUF).
+/// The experts of a block, stored in one of three forms. Published folders have matrices of each expert.
+/// Transformers 5 has two tensors for all of them, where gates and what they gate are one; GGUF has three.
 std::vector<LlamaWeights::Block::Expert> read_experts(WeightReader& weights, const std::string& mlp,
                                                       const ModelConfig& config) {
   using Part = WeightReader::Part;
