@@ -25,7 +25,9 @@ COLUMNS = 120
 
 SHAPES = {"gpt2-124m-shape": "GPT-2 124M", "gpt2-355m-shape": "GPT-2 355M", "gpt2-774m-shape": "GPT-2 774M",
           "gpt2-1558m-shape": "GPT-2 1558M", "smollm2-135m-shape": "SmolLM2 135M", "gemma-3-270m-shape": "Gemma 3 270M",
-          "qwen3-0.6b-shape": "Qwen3 0.6B", "llama-3.2-1b-shape": "Llama 3.2 1B", "llama-3.1-8b-shape": "Llama 3.1 8B"}
+          "qwen3-0.6b-shape": "Qwen3 0.6B", "llama-3.2-1b-shape": "Llama 3.2 1B", "llama-3.1-8b-shape": "Llama 3.1 8B",
+          "qwen3-30b-a3b-2-layers-shape": "Qwen3 30B-A3B, 2 layers", "mixture-124m-shape": "8 experts, 124M active",
+          "dense-124m-shape": "one MLP, 124M"}
 
 BEGINNING = """# Benchmarks on a CPU
 

@@ -100,7 +100,7 @@ void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
     entries.matrix(attention + "q_proj", query_width, n_embd);
     entries.matrix(attention + "k_proj", key_width, n_embd);
     entries.matrix(attention + "v_proj", key_width, n_embd);
-    if (config.family == "qwen3" || is_gemma) {
+    if (config.family.starts_with("qwen3") || is_gemma) {
       norm(attention + "q_norm", config.head_size);
       norm(attention + "k_norm", config.head_size);
     }
@@ -110,9 +110,18 @@ void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
       norm(block + "pre_feedforward_layernorm", n_embd);
       norm(block + "post_feedforward_layernorm", n_embd);
     }
-    entries.matrix(block + "mlp.gate_proj", n_inner, n_embd);
-    entries.matrix(block + "mlp.up_proj", n_inner, n_embd);
-    entries.matrix(block + "mlp.down_proj", n_embd, n_inner, added);
+    const auto add_mlp = [&](const std::string& name, std::int64_t inner) {
+      entries.matrix(name + "gate_proj", inner, n_embd);
+      entries.matrix(name + "up_proj", inner, n_embd);
+      entries.matrix(name + "down_proj", n_embd, inner, added);
+    };
+    if (config.n_experts == 0) {
+      add_mlp(block + "mlp.", n_inner);
+      continue;
+    }
+    entries.matrix(block + "mlp.gate", config.n_experts, n_embd);
+    for (int e = 0; e < config.n_experts; ++e)
+      add_mlp(fmt::format("{}mlp.experts.{}.", block, e), config.expert_inner);
   }
 }
 
@@ -146,19 +155,27 @@ nlohmann::json gpt2_settings(int n_layer, int n_embd, int n_head) {
           {"tie_word_embeddings", true}};
 }
 
-/// The published facts of a model of the shape of Llama, Qwen3 or Gemma 3.
+/// The published facts of a model of the shape of Llama, Qwen3 or Gemma 3. Two are ours: a mixture of GPT-2's
+/// size, whose experts of a token have as many weights as GPT-2's MLP, and the same with one MLP of that
+/// size.
 struct LlamaShape {
   const char *name, *family, *architecture;
   int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_head, head_size;
   double theta;
   bool tied;
+  int n_experts = 0, experts_per_token = 0, expert_inner = 0;
 };
 constexpr LlamaShape kLlamaShapes[] = {
     {"smollm2-135m", "llama", "LlamaForCausalLM", 49152, 8192, 576, 1536, 30, 9, 3, 64, 1e5, true},
     {"gemma-3-270m", "gemma3_text", "Gemma3ForCausalLM", 262144, 32768, 640, 2048, 18, 4, 1, 256, 1e6, true},
     {"qwen3-0.6b", "qwen3", "Qwen3ForCausalLM", 151936, 40960, 1024, 3072, 28, 16, 8, 128, 1e6, true},
     {"llama-3.2-1b", "llama", "LlamaForCausalLM", 128256, 131072, 2048, 8192, 16, 32, 8, 64, 5e5, true},
-    {"llama-3.1-8b", "llama", "LlamaForCausalLM", 128256, 131072, 4096, 14336, 32, 32, 8, 128, 5e5, false}};
+    {"llama-3.1-8b", "llama", "LlamaForCausalLM", 128256, 131072, 4096, 14336, 32, 32, 8, 128, 5e5, false},
+    {"qwen3-30b-a3b-2-layers", "qwen3_moe", "Qwen3MoeForCausalLM", 151936, 40960, 2048, 6144, 2, 32, 4, 128,
+     1e6, false, 128, 8, 768},
+    {"mixture-124m", "qwen3_moe", "Qwen3MoeForCausalLM", 50257, 1024, 768, 2048, 12, 12, 12, 64, 1e4, true, 8,
+     2, 1024},
+    {"dense-124m", "qwen3", "Qwen3ForCausalLM", 50257, 1024, 768, 2048, 12, 12, 12, 64, 1e4, true}};
 
 nlohmann::json llama_settings(const LlamaShape& shape) {
   const bool is_gemma = shape.family == std::string_view("gemma3_text");
@@ -181,6 +198,12 @@ nlohmann::json llama_settings(const LlamaShape& shape) {
       {"dtype", "float32"},
       {"tie_word_embeddings", shape.tied}};
   if (is_gemma) settings.update({{"sliding_window", 512}, {"query_pre_attn_scalar", shape.head_size}});
+  if (shape.n_experts > 0) {
+    settings.update({{"num_experts", shape.n_experts},
+                     {"num_experts_per_tok", shape.experts_per_token},
+                     {"moe_intermediate_size", shape.expert_inner},
+                     {"norm_topk_prob", true}});
+  }
   return settings;
 }
 

@@ -1,13 +1,33 @@
 #include "bench/work.h"
 
+#include <cmath>
+
 namespace staircase::bench {
+namespace {
+
+/// The share of a mixture's weights that no row reads: of the experts, those that none of the rows chooses.
+/// If each row chooses k of E by chance, they are (1 - k / E)^rows of all.
+double unread_share(const ModelConfig& config, int rows) {
+  if (config.n_experts == 0) return 0.0;
+  const double d = config.n_embd, q = config.query_width(), k = config.key_width();
+  const double experts = 3.0 * config.n_experts * d * config.expert_inner;
+  const double all = config.n_layer * (d * (2 * q + 2 * k) + experts) +
+                     d * config.vocab_size * (config.tie_word_embeddings ? 1 : 2);
+  return config.n_layer * experts / all *
+         std::pow(1.0 - static_cast<double>(config.experts_per_token) / config.n_experts, rows);
+}
+
+}  // namespace
 
 std::vector<Product> block_products(const ModelConfig& config) {
-  const std::int64_t d = config.n_embd, inner = config.n_inner;
+  // A token's experts count as one MLP.
+  const bool mixed = config.n_experts > 0;
+  const std::int64_t d = config.n_embd;
+  const std::int64_t inner = mixed ? config.experts_per_token * config.expert_inner : config.n_inner;
   const std::int64_t q = config.query_width(), k = config.key_width();
   return {{"queries, keys, values", d, q + 2 * k},
           {"attention output", q, d},
-          {"MLP input", d, (config.mlp_matrices - 1) * inner},
+          {"MLP input", d, (config.mlp_matrices > 2 ? 2 : 1) * inner},
           {"MLP output", inner, d}};
 }
 
@@ -37,7 +57,8 @@ double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType c
   const double other_positions = has_table ? (config.n_positions - 1.0) * config.n_embd * sizeof(float) : 0.0;
   const double cache =
       2.0 * config.n_layer * (n + 1) * config.key_width() * static_cast<double>(size_of(cache_dtype));
-  return static_cast<double>(weight_bytes) - other_positions + rows * cache;
+  return static_cast<double>(weight_bytes) * (1.0 - unread_share(config, rows)) - other_positions +
+         rows * cache;
 }
 
 std::vector<int> some_tokens(int count, int vocab_size) {

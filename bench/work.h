@@ -21,7 +21,7 @@ struct Product {
 
 /// The four products of one block. d is n_embd, q and k are the widths of queries and keys. The products are
 /// queries, keys and values [d, q + 2 k], attention's output [q, d], and the MLP's [d, n_inner] (twice as
-/// wide with a gate) and [n_inner, d].
+/// wide with a gate) and [n_inner, d]. In a mixture, a token's experts count as one MLP.
 std::vector<Product> block_products(const ModelConfig& config);
 
 /// Operations of the four products of one block for one token, 2 per weight.
@@ -44,7 +44,8 @@ double decode_operations(const ModelConfig& config, double n);
 
 /// Bytes to read for one more token of each of `rows` sequences at a context of n. All of them share one read
 /// of the weights, except the rows of the position table, which is always float32. Each reads keys and values
-/// of n + 1 tokens, in `cache_dtype`.
+/// of n + 1 tokens, in `cache_dtype`. Of a mixture, they read the experts that one of them chooses, by
+/// chance.
 double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
 
