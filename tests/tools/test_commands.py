@@ -108,6 +108,10 @@ class Commands(Limited):
                 done = run("tools/setup", env=environment)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(words, done.stderr)
+                command = re.search(r"^This installs them.*?: (.*)$", done.stderr, re.MULTILINE)[1]
+                packages = subprocess.run(["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True).stdout.splitlines()
+                for name in ("fmt", "doctest", "cli11", "json", "pcre2", "utf8proc", "boost", "git", "gnuplot", "python"):
+                    self.assertTrue(any(name in package for package in packages), name)
             (self.folder / manager).unlink()
         done = run("tools/setup", env={**environment, "OSTYPE": "darwin24"})
         self.assertEqual(done.returncode, 1)
