@@ -166,14 +166,20 @@ class Commands(Limited):
         lines = lines[lines.index("oldest = "):].split("\nendif\n")[0]
         (self.folder / "tiny").mkdir()
         (self.folder / "tiny/meson.build").write_text(f"project('tiny', 'cpp')\ncpp = meson.get_compiler('cpp')\n{lines}\nendif\n")
-        for version, words in (("10", "gcc 10"), ("11", None)):
-            with self.subTest(version):
-                self.fake("g++", f'exec {shutil.which("g++") or shutil.which("c++")} -U__GNUC__ -D__GNUC__={version} "$@"')
-                done = subprocess.run(["meson", "setup", self.folder / f"build-{version}", self.folder / "tiny"], capture_output=True,
-                                      text=True, env={**os.environ, "CXX": str(self.folder / "g++")})
-                self.assertEqual(done.returncode != 0, bool(words), done.stdout)
-                if words:
-                    self.assertRegex(done.stdout, rf"{words}\S* is too old: the build needs GCC 11 or clang 14, or a newer one")
+        gcc, clang = shutil.which("g++") or shutil.which("c++"), shutil.which("clang++")
+        scripts = {f"gcc {version}": f'exec {gcc} -U__GNUC__ -D__GNUC__={version} "$@"' for version in (10, 11)}
+        if clang:
+            scripts |= {f"clang {version}": f'[ "$*" != --version ] || {{ echo "clang version {version}.0.1"; exit; }}\nexec {clang} "$@"'
+                        for version in (13, 14)}
+        for compiler, script in scripts.items():
+            with self.subTest(compiler):
+                self.fake("c++", script)
+                done = subprocess.run(["meson", "setup", self.folder / f"build-{compiler}", self.folder / "tiny"], capture_output=True,
+                                      text=True, env={**os.environ, "CXX": str(self.folder / "c++")})
+                too_old = compiler in ("gcc 10", "clang 13")
+                self.assertEqual(done.returncode != 0, too_old, done.stdout)
+                if too_old:
+                    self.assertRegex(done.stdout, rf"{compiler}\S* is too old: the build needs GCC 11 or clang 14, or a newer one")
 
     def test_homebrew_keeps_its_libedit_beside_the_systems(self):
         prefix = self.homebrew()
