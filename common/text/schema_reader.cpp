@@ -192,7 +192,7 @@ Schemas SchemaReader::matched(const Schemas& all, const std::set<std::string>& p
   return schemas;
 }
 
-/// Reads the name as it stands in JSON, where its characters have one form each.
+/// Reads the name as JSON writes it: its characters have one form each.
 bool SchemaReader::matches(const Schemas& all, const std::string& pattern, const std::string& name) const {
   const RegexPart part = name_pattern(all, pattern);
   StackAutomaton automaton(std::make_shared<const GrammarRules>());

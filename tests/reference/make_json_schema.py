@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes json_schema.json: random schemas of the keywords that are built, and random documents, each judged by the
-package jsonschema (draft 2020-12). Not part of the test suite: needs jsonschema, rfc3339-validator and rfc3986-validator.
+package jsonschema (draft 2020-12). Not part of the test suite: needs jsonschema,
+rfc3339-validator and rfc3986-validator.
 
     python tests/reference/make_json_schema.py
 """
