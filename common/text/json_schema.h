@@ -40,9 +40,9 @@ using WriteMembers = std::function<RegexPart(const ObjectMembers& object, Gramma
 /// Of numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum. Titles, descriptions and all names that
 /// JSON Schema does not define do nothing (2020-12, core, 6.5).
 ///
-/// Throws UsageError with its place for any other keyword, and for a name that is a keyword misspelt. The same
-/// for a combination that is not built, and a schema under which no value is valid. The same for a text that
-/// is no JSON, has more than 1,000,000 bytes or nests deeper than 100.
+/// Throws UsageError with its place for any other keyword, and for a name that is a keyword misspelt. The
+/// same for a combination that is not built, and a schema under which no value is valid. The same for a text
+/// that is no JSON, has more than 1,000,000 bytes or nests deeper than 100.
 GrammarRules json_schema_rules(std::string_view schema, const WriteMembers& write);
 
 /// Reads a file with a schema; without a name, there are no rules. Throws also what read_file throws.
