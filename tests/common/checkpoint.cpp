@@ -528,11 +528,11 @@ TEST_CASE("names of no family stay, and odd ones do no harm") {
   const TemporaryFolder folder;
   GgufWriter writer = family("llama");
   for (const char* name : {"blk.0.attn_q", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.0", "blk.",
-                           ".weight", "", "token_embd.scale", "blk.0.ffn_gate_exps.weight"}) {
+                           ".weight", "", "token_embd.scale", "blk.0.ffn_gate_shexp.weight"}) {
     writer.floats(name, {1}, {1});
   }
   Checkpoint checkpoint = written(folder, writer);
-  CHECK(checkpoint.find("blk.0.ffn_gate_exps.weight"));
+  CHECK(checkpoint.find("blk.0.ffn_gate_shexp.weight"));
   CHECK(checkpoint.find(""));
   CHECK(checkpoint.tensors().size() == 10);
 }
