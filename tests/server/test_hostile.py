@@ -31,7 +31,7 @@ KNOWN = ("model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", 
          "stream_options", "ignore_eos", "user", "response_format", "structured_outputs", "guided_json", "guided_regex",
          "guided_choice", "guided_grammar", "json_schema", "grammar")
 CONSTRAINTS = ({"response_format": {"type": "json_object"}}, {"guided_regex": "(a?){6000}"}, {"guided_regex": "[a-z ]*"},
-               {"guided_regex": "(fox ){3}(a?){900}b"}, {"guided_regex": "(((((a*)*)*)*)*)*"}, {"guided_choice": ["fox", "lion"]},
+               {"guided_regex": "(fox ){3}(a?){2100}b"}, {"guided_regex": "(((((a*)*)*)*)*)*"}, {"guided_choice": ["fox", "lion"]},
                {"grammar": "root ::= root"}, {"grammar": 'root ::= "(" root ")" | "x"'}, {"guided_json": False},
                {"guided_json": {"$ref": "#"}}, {"guided_json": {"items": {"$ref": "#"}, "type": "array", "minItems": 1}},
                {"json_schema": {"properties": {"a": {"minLength": 1e9}}}}, {"structured_outputs": {"regex": "\\d{2}", "json": {}}},

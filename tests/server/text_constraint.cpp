@@ -321,8 +321,8 @@ TEST_CASE("a constraint that would take too long or too much memory is refused")
   CHECK(refusal(many(1500)) == "");
   CHECK(refusal(many(2500)) ==
         "400 guided_choice: the constraint is in 2500 states at once, but at most 2000 are followed");
-  CHECK(refusal("\"guided_choice\": [\"" + std::string(100'000, 'x') + "\"]") ==
-        "400 guided_choice: it becomes a grammar of 100002 parts, but at most 100000 are read");
+  CHECK(refusal("\"guided_choice\": [\"" + std::string(300'000, 'x') + "\"]") ==
+        "400 guided_choice: it becomes a grammar of 300002 parts, but at most 300000 are read");
   CHECK(refusal(R"("guided_regex": "(a?){6000}")") ==
         "400 guided_regex: the constraint is in 6000 states at once, but at most 2000 are followed");
   // A text whose masks have taken all of their time.
@@ -372,7 +372,7 @@ TEST_CASE("requests with the same constraint share it, and each row has its own 
 
 TEST_CASE("a text that finds no way on ends alone, and its request says why") {
   // After nine foxes the pattern is in more states than are followed; the first mask does not see that far.
-  const std::string more = R"-("guided_regex": "(fox ){9}(a?){900}b")-";
+  const std::string more = R"-("guided_regex": "(fox ){9}(a?){2100}b")-";
   CompletionRequest request(with(more), model());
   RowOptions options = row_options(request);
   CHECK(!request.constraint->fault());

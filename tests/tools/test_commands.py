@@ -338,7 +338,7 @@ class Commands(Limited):
         return self.folder
 
     def test_bench_in_a_folder_that_takes_no_files(self):
-        root = self.copied("tools/bench", "tools/lib.sh", "bench/cpu_page.py", "bench/peers.py")
+        root = self.copied("tools/bench", "tools/lib.sh", "bench/cpu_page.py", "bench/peers.py", "bench/schemas.py")
         self.fake("tools/setup", "")
         (root / "build-bench").write_text("")  # where a folder belongs; unlike permissions, it stops root as well
         self.fake("meson", "exit 0")
