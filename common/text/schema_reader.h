@@ -62,8 +62,8 @@ class SchemaReader {
   /// The schemas in a keyword's list, such as prefixItems.
   Schemas listed(const Json* schema, const std::string& keyword);
 
-  /// The schemas of an object's member: from properties and patternProperties, or from additionalProperties if
-  /// neither names it.
+  /// The schemas of an object's member: from properties and patternProperties, or from additionalProperties
+  /// if neither names it.
   Schemas member(const Schemas& all, const std::string& name);
 
   /// The patterns of patternProperties, each once.
