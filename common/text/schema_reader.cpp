@@ -324,8 +324,12 @@ std::vector<Schemas> SchemaReader::dependent(const Json* schema, const std::stri
                                              const std::string& name) {
   const Json& what = schema->at(keyword).at(name);
   const std::string path = paths_.at(schema) + "/" + keyword + "/" + in_pointer(name);
+  const bool are_names =
+      what.is_array() && std::ranges::all_of(what, [](const Json& one) { return one.is_string(); });
+  if (!are_names && (what.is_array() || keyword == "dependentRequired"))
+    fail_at(path, "it must be a list of names");
   std::vector<Schemas> all{{made({{"properties", {{name, false}}}}, path)}};
-  const Json* then = what.is_array() ? made({{"required", what}}, path) : at(&what, path);
+  const Json* then = are_names ? made({{"required", what}}, path) : at(&what, path);
   for (const Schemas& way : both({{made({{"required", {name}}}, path)}}, alternatives(then), schema))
     all.push_back(way);
   // Values that are no objects depend on nothing.
