@@ -301,7 +301,7 @@ class GrammarWriter {
     const bool is_bounded = least > 0 || most != RegexPart::kNoLimit;
     const auto& [schema, keyword] = patterns.begin()->second;
     std::string name = is_bounded ? fmt::format("{} to {} ", least, most) : "";
-    for (const auto& [pattern, _] : patterns) name += "pattern " + pattern;
+    for (const auto& [pattern, _] : patterns) name += "pattern " + Json(pattern).dump();
     reader_.count(5'000);
     return shared(name, [&, &schema = schema, &keyword = keyword] {
       const RegexPart any = any_character();

@@ -220,6 +220,10 @@ TEST_CASE("oneOf needs alternatives that exclude each other") {
   CHECK(error_of("{\"oneOf\": [" + object("a", "\"kind\"") + "," + object("a", "\"kind\"") + "]}") == error);
   CHECK(error_of("{\"oneOf\": [" + object("a", "\"kind\"") + "," + object("b", "") + "]}") == "");
   CHECK(error_of("{\"oneOf\": [" + object("a", "") + "," + object("b", "") + "]}") == error);
+  // Such a schema may contain itself.
+  CHECK(
+      error_of(R"({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}, "dependentRequired": {"a": ["b"]},
+                     "oneOf": [{"required": ["x"]}, {"required": ["y"]}]})") == "");
   // What only requires members can be ruled out of the others.
   CHECK(error_of(R"({"oneOf": [{"required": ["a"]}, {"title": "t", "required": ["b", "c"]}]})") == "");
   CHECK(error_of(R"({"oneOf": [{"required": ["a"]}, {"required": ["b"], "minProperties": 1}]})") == error);
@@ -254,6 +258,7 @@ TEST_CASE("combinations that are not built are refused") {
            {R"({"type": "number", "minimum": 0.00001})", "/minimum" + near_zero},
            {R"({"type": "number", "maximum": -0.00001})", "/maximum" + near_zero},
            {R"({"type": "integer", "maximum": 0.5})", ""},
+           {R"({"type": "number", "minimum": -1000000000000000, "maximum": 1000000000000000})", ""},
            {R"({"pattern": "a", "maxLength": 3})", ""},
            {R"({"format": "email", "maxLength": 254})", "/format" + rules},
            {R"({"format": "host-name"})", formats},

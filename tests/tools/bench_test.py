@@ -641,7 +641,9 @@ class Errors(unittest.TestCase):
             self.check(2, f"'{wrong}' is not a range of digits", tool, "--masks", ".", "--share", wrong)
         self.check(2, "--share goes with --masks", tool, "--share", "0-7")
         self.check(2, "--sample goes with --masks", tool, "--sample", "7")
-        self.check(2, "--masks takes --model", tool, "--masks", ".", "--rounds", "3")
+        for more in (["--rounds", "3"], ["--threads", "2"], ["--dtype", "int8"], ["--prompt-tokens", "8"], ["--shape", "124m"]):
+            self.check(2, "--masks takes --model", tool, "--masks", ".", *more)
+        self.check(2, "--only goes with --peers", tool, "--only", "OpenVINO")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
