@@ -151,11 +151,37 @@ TEST_CASE("no marker is part of a constrained text, and each end ends it") {
   }
   for (const int piece : smol.encode("<|im_start|>"))
     CHECK(logits[static_cast<std::size_t>(piece)] != kMasked);
+  // A number beyond the vocabulary is no token.
+  std::vector<float> wide(logits.size() + 100);
+  constraint->keep_allowed(wide, {}, place);
+  CHECK(std::all_of(wide.begin() + std::ssize(logits), wide.end(), [](float one) { return one == kMasked; }));
+}
+
+TEST_CASE("a long token is masked where fewer characters may follow, and a short one where each is read") {
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  const Tokenizer smol(read_tokenizer_json(read_file(file), file), file);
+  const auto tokens = std::make_shared<const SortedTokens>(smol, EndTokens({0}));
+  const std::vector<int> markers = smol.special_tokens();
+  for (const char* pattern :
+       {".{3,15}", ".{3,16}", ".{3,17}", ".{3,31}", ".{3,32}", ".+", "[^x]{3,17}", "(.[^x])+"}) {
+    CAPTURE(pattern);
+    const auto constraint = Constraint::of_regex(pattern, tokens);
+    const Regex naive(pattern);
+    std::vector<float> logits(static_cast<std::size_t>(smol.vocab_size()));
+    Constraint::Place place;
+    constraint->keep_allowed(logits, {}, place);
+    for (int token = 1; token < smol.vocab_size(); ++token) {
+      const std::string_view bytes = smol.bytes(token);
+      const bool is_wanted = !bytes.empty() && std::ranges::find(markers, token) == markers.end() &&
+                             !naive.after(naive.start(), bytes).empty();
+      if ((logits[static_cast<std::size_t>(token)] != kMasked) != is_wanted) FAIL_CHECK(bytes);
+    }
+  }
 }
 
 TEST_CASE("a table that is full begins anew, and rows go on where they are") {
   const auto constraint =
-      Constraint::of_grammar(parse_grammar("root ::= (\"a\"{1,9000} | \"b\"{1,9000}) \"!\""), tokens());
+      Constraint::of_grammar(parse_grammar("root ::= (\"a\"{1,36000} | \"b\"{1,36000}) \"!\""), tokens());
   const int a = tokenizer().encode("a").front(), b = tokenizer().encode("b").front();
   const int mark = tokenizer().encode("!").front();
   const auto may_end = [&](const std::vector<int>& text, Constraint::Place& place) {
@@ -167,12 +193,12 @@ TEST_CASE("a table that is full begins anew, and rows go on where they are") {
   Constraint::Place early{.time = slow_sanitizer}, late = early, other = early, fresh = early;
   CHECK(!may_end({}, fresh));
   CHECK(may_end({a}, early));
-  CHECK(may_end(std::vector<int>(8100, a), late));   // not yet full
-  CHECK(may_end(std::vector<int>(8900, b), other));  // it becomes so within this call
+  CHECK(may_end(std::vector<int>(32500, a), late));   // not yet full
+  CHECK(may_end(std::vector<int>(35500, b), other));  // it becomes so within this call
   CHECK(may_end({a, a}, early));
-  CHECK(may_end(std::vector<int>(8999, a), late));
+  CHECK(may_end(std::vector<int>(35999, a), late));
   CHECK(may_end({a, a, a}, early));  // full again, before this call
-  CHECK(may_end(std::vector<int>(9000, b), other));
+  CHECK(may_end(std::vector<int>(36000, b), other));
 }
 
 TEST_CASE("each key that limits a text is read") {
