@@ -58,6 +58,20 @@ class Plant(Limited):
                        for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
         self.assertEqual(outputs, [b"6", b"10", b"4", b"7"])
 
+    def test_bugs_that_do_not_compile_are_named(self):
+        code = "constexpr int kSize = 4;\nint size() { return 3; }\nint main() { return kSize + size(); }\n"
+        bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, wrong)
+                for right, wrong in (("4", "5"), ("3", "2"), ("kSize + size()", "no_name"))]
+        text, stale = plant.planted(plant.HEADER.replace("#pragma once", "") + code, bugs)
+        self.assertEqual(stale, {})
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "a.cpp"
+            source.write_text(text.replace('#include "planted.h"', ""))
+            compiler = subprocess.run(["g++", "-std=c++20", "-fsyntax-only", source], capture_output=True, text=True)
+        output = compiler.stderr
+        self.assertEqual(plant.not_compiling(output), {bugs[0].id, bugs[2].id})
+        self.assertEqual(plant.not_compiling("a.cpp:1:2: error: expected ';'\n    1 | int a\n"), set())
+
     def test_a_bug_in_python_is_chosen_when_it_runs(self):
         code = '"""Counts."""\ni, step = 0, 4\nwhile i < 4:\n    i += step\nprint(i)\n'
         bugs = [plant.Bug("list", ("b.py",), "a.py", right, wrong)
@@ -81,13 +95,23 @@ class Plant(Limited):
             self.assertEqual((page.read_text(), page.stat().st_mtime_ns), ("limit = 1", before))
 
     def test_a_bug_whose_text_is_gone_or_ambiguous_or_taken_is_reported(self):
-        bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, "x") for right in ("j < 4", "sum", "i < 4", "i < 4; ++i")]
+        bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, "x")
+                for right in ("j < 4", "sum", "i < 4", "i < 4; ++i")]
         text, stale = plant.planted(CODE, bugs)
         self.assertEqual(list(stale), [bugs[0], bugs[1], bugs[2]])
         self.assertRegex(stale[bugs[0]], "does not have")
         self.assertRegex(stale[bugs[1]], "3 times")
         self.assertRegex(stale[bugs[2]], "another bug")
         self.assertIn("? (x) : (i < 4; ++i))", text)
+
+    def test_every_list_fits_the_files(self):
+        for path in sorted(plant.LISTS.glob("*.txt")):
+            bugs = plant.bugs_of(path.stem, path.read_text(encoding="utf-8"))
+            for file in {bug.file for bug in bugs}:
+                with self.subTest(path.name, file=file):
+                    text = (plant.ROOT / file).read_text(encoding="utf-8")
+                    _, stale = plant.planted(text, [bug for bug in bugs if bug.file == file])
+                    self.assertEqual({bug.right: why for bug, why in stale.items()}, {})
 
 
 if __name__ == "__main__":
