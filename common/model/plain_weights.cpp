@@ -170,7 +170,7 @@ bool has_exact_gelu(const Model& model) {
          read_settings(model.path()).text_or("hidden_act", "gelu") == "gelu";
 }
 
-RotaryScaling rotary_scaling(const Model& model) {
+Llama3Scaling rotary_scaling(const Model& model) {
   return rotary_scaling(read_settings(model.path()));
 }
 

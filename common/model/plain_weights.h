@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/model/llama3_scaling.h"
 #include "common/model/model.h"
-#include "common/model/rotary_scaling.h"
 
 namespace staircase {
 
@@ -49,6 +49,6 @@ bool has_parallel_blocks(const Model& model);
 bool has_exact_gelu(const Model& model);
 
 /// How the settings scale rotary positions: by a factor of 1 if they do not.
-RotaryScaling rotary_scaling(const Model& model);
+Llama3Scaling rotary_scaling(const Model& model);
 
 }  // namespace staircase

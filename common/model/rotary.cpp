@@ -15,7 +15,7 @@ namespace {
 constexpr double kLargestContext = 1 << 24;
 
 /// Llama 3.1's scaling for long texts (Meta's reference code, apply_scaling).
-double stretched(double speed, const RotaryScaling& scaling) {
+double stretched(double speed, const Llama3Scaling& scaling) {
   if (scaling.factor == 1.0) return speed;  // to the bit
   const double turns = scaling.context * speed / (2.0 * std::numbers::pi);
   if (turns > scaling.high) return speed;
@@ -100,7 +100,7 @@ struct Yarn {
   double factor, stretched_context, first, last, length;
 };
 
-RotaryScaling rotary_scaling(const Settings& settings, const Settings& rope) {
+Llama3Scaling rotary_scaling(const Settings& settings, const Settings& rope) {
   const std::string kind = type_of(rope);
   if (kind != "default" && kind != "llama3") {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
@@ -110,7 +110,7 @@ RotaryScaling rotary_scaling(const Settings& settings, const Settings& rope) {
     rope.require("factor", {1.0});
     return {};
   }
-  const RotaryScaling scaling{.factor = rope.positive("factor"),
+  const Llama3Scaling scaling{.factor = rope.positive("factor"),
                               .low = rope.positive("low_freq_factor"),
                               .high = rope.positive("high_freq_factor"),
                               .context = original_context(settings, rope)};
@@ -123,7 +123,7 @@ RotaryScaling rotary_scaling(const Settings& settings, const Settings& rope) {
 
 }  // namespace
 
-RotaryScaling rotary_scaling(const Settings& settings) {
+Llama3Scaling rotary_scaling(const Settings& settings) {
   return rotary_scaling(settings, rope_settings(settings));
 }
 
@@ -170,7 +170,7 @@ void Rotary::scale(const Settings& settings, const Settings& rope) {
     length_ = yarn.length;
     context_ = static_cast<int>(std::min(yarn.stretched_context, kLargestContext));
   } else {
-    const RotaryScaling scaling = rotary_scaling(settings, rope);
+    const Llama3Scaling scaling = rotary_scaling(settings, rope);
     for (double& speed : speeds_) speed = stretched(speed, scaling);
   }
 }

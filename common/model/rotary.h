@@ -5,14 +5,14 @@
 #include <span>
 #include <vector>
 
-#include "common/model/rotary_scaling.h"
+#include "common/model/llama3_scaling.h"
 #include "common/model/settings.h"
 
 namespace staircase {
 
 /// The scaling of type default or llama3 in config.json, in its older or its newer spelling. Throws Error for
 /// another type and for impossible values.
-RotaryScaling rotary_scaling(const Settings& settings);
+Llama3Scaling rotary_scaling(const Settings& settings);
 
 /// Where a family states the rotation outside the dictionaries rope_scaling and rope_parameters. The other
 /// names are those of another family, which transformers does not read in this one.

@@ -1,4 +1,5 @@
-// The other ranks of this machine, and whether their processes still run.
+// The other ranks of this machine, and whether their processes still run. A rank that runs but does not
+// answer, here or on another machine, is found by wait_limit.h.
 #pragma once
 
 #include <atomic>

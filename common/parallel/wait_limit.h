@@ -1,4 +1,5 @@
-// Detects a call to other ranks that does not return.
+// The time limit for other ranks: detects a call to them that does not return. rank_monitor.h sees those of
+// this machine whose processes have ended or are stopped.
 #pragma once
 
 #include <atomic>

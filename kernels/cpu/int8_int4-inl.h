@@ -1,4 +1,5 @@
-// Products of weights in 8 or 4 bits with rows of x in 8 (int8_int4_tile.h, quantize-inl.h). It is included
+// Products of weights in 8 or 4 bits with rows of x in 8 (int8_int4_tile.h, quantize-inl.h). The tiles here
+// are for processors without VPDPBUSD and TDPBSUD; int8_int4_tile.cpp has those that use them. It is included
 // once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_INT8_INT4_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_INT8_INT4_INL_H_

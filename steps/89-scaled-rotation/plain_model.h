@@ -42,7 +42,7 @@ inline float silu(float x) {
 
 /// The speed of a pair for long texts: slowed by `factor` up to `low` turns within the original training
 /// context, unchanged from `high` turns on (apply_scaling in Meta's code of Llama 3.1).
-inline double scaled(double speed, const RotaryScaling& scaling) {
+inline double scaled(double speed, const Llama3Scaling& scaling) {
   const double turns = scaling.context * speed / (2 * std::numbers::pi);
   const double kept = std::clamp((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0);
   return kept * speed + (1 - kept) * speed / scaling.factor;
@@ -51,7 +51,7 @@ inline double scaled(double speed, const RotaryScaling& scaling) {
 /// Rotates the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians,
 /// scaled (Su et al. 2021, section 3.4.2; the pairs as in Hugging Face transformers).
 inline Vector rotate(Vector x, int position, int head_size, int n, double theta,
-                     const RotaryScaling& scaling) {
+                     const Llama3Scaling& scaling) {
   for (auto head = x.begin(); head != x.end(); head += head_size) {
     for (int i = 0; i < n / 2; ++i) {
       const double angle = position * scaled(std::pow(theta, -2.0 * i / n), scaling);
@@ -158,7 +158,7 @@ class PlainModel {
 
   ModelConfig config_;
   std::map<std::string, Vector> weights_;
-  RotaryScaling scaling_;
+  Llama3Scaling scaling_;
 };
 
 }  // namespace staircase

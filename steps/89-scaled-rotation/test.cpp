@@ -20,7 +20,7 @@ std::vector<std::vector<int>> texts() {
 }
 
 /// A pair of speed s turns 8 s times within the context.
-RotaryScaling example() {
+Llama3Scaling example() {
   return {.factor = 8, .low = 1, .high = 4, .context = 16 * std::numbers::pi};
 }
 
@@ -46,7 +46,7 @@ TEST_CASE("between the two the speed changes smoothly") {
 }
 
 TEST_CASE("in Llama 3.1 the first 29 of 64 pairs keep their speed, and the last 29 turn at an eighth of it") {
-  const RotaryScaling llama{.factor = 8, .low = 1, .high = 4, .context = 8192};
+  const Llama3Scaling llama{.factor = 8, .low = 1, .high = 4, .context = 8192};
   int kept = 0, slowed = 0;
   for (int i = 0; i < 64; ++i) {
     const double speed = std::pow(500000.0, -i / 64.0), share = scaled(speed, llama) / speed;

@@ -28,7 +28,7 @@ LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/misspelling.h", "base/precompiled.h",
            "decoding/constraint.h", "decoding/known_tokens.h", "decoding/sorted_tokens.h", "model/family.h",
            "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/lead_passes.h", "model/llama.h",
-           "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
+           "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/llama3_scaling.h", "model/settings.h",
            "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/rank_monitor.h",
            "parallel/thread_ranks.h", "parallel/wait_limit.h", "text/added_token_reader.h", "text/added_tokens.h",
            "text/byte_alphabet.h", "text/chat_template.h", "text/code_points.h", "text/gguf_tokenizer.h",

@@ -6,7 +6,7 @@ namespace staircase {
 
 /// Pairs that turn `high` times or more within `context` positions keep their speed; those that turn `low`
 /// times or less are slowed by `factor`, and between the two the speed changes smoothly.
-struct RotaryScaling {
+struct Llama3Scaling {
   double factor = 1.0;  ///< 1: nothing is slowed
   double low = 1.0;
   double high = 4.0;
