@@ -9,6 +9,7 @@
 #include "bench/masks.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
+#include "bench/rungs.h"
 #include "bench/scaling.h"
 #include "bench/speed.h"
 #include "bench/timing.h"
@@ -32,7 +33,8 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 
 /// All options of the command line, for all commands.
 struct Options {
-  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, json_file;
+  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, ladder,
+              json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
   std::vector<int> batches, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
@@ -99,6 +101,15 @@ void add_commands(CLI::App& app, Options& o) {
                                                     .rounds = o.rounds,
                                                     .stream_bytes = 1048576.0 * o.stream_mb});
     write_json(result, o.json_file);
+  });
+
+  CLI::App* const rungs =
+      app.add_subcommand("rungs", "the ladders of kernels, from the plain loop to what the engine runs");
+  add_common(rungs);
+  add_rounds(rungs);
+  rungs->add_option("--ladder", o.ladder, "matvec or product; by default both");
+  rungs->callback([&o] {
+    write_json(measure_rungs({.ladder = o.ladder, .threads = o.threads, .rounds = o.rounds}), o.json_file);
   });
 
   CLI::App* const scaling =

@@ -1,0 +1,19 @@
+// The `rungs` command: the ladders of kernels/rungs, each rung against the one below and the machine's limit.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace staircase::bench {
+
+struct RungOptions {
+  std::string ladder;  ///< "matvec" or "product"; empty: both
+  int threads = 1;
+  int rounds = 5;
+};
+
+/// Measures in rounds, prints a table for each ladder, and returns all figures. Throws UsageError for an
+/// unknown name.
+nlohmann::json measure_rungs(const RungOptions& options);
+
+}  // namespace staircase::bench

@@ -1,0 +1,22 @@
+#include <array>
+
+#include "kernels/rungs/cpu/matvec/matvec.h"
+#include "kernels/rungs/cpu/product/product.h"
+
+namespace staircase::rungs {
+
+std::span<const Rung> matvec_ladder() {
+  using namespace matvec;
+  static const std::array ladder{kPlain,    kLoopOrder, kRegisters, kPackedPanels, kThreads,
+                                 kPrefetch, kBFloat16,  kInt8,      kInt8Products};
+  return ladder;
+}
+
+std::span<const Rung> product_ladder() {
+  using namespace product;
+  static const std::array ladder{kPlain,        kLoopOrder, kCacheBlocks, kPackedPanels,
+                                 kRegisterTile, kThreads,   kBFloat16,    kInt8};
+  return ladder;
+}
+
+}  // namespace staircase::rungs
