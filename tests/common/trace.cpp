@@ -120,7 +120,7 @@ TEST_CASE("the trace of a program has its options, its prompts and the texts tha
     CHECK(std::ranges::max_element(newest) - newest.begin() == token);  // this program takes the most likely
                                                                         // one
   }
-  CHECK(words == sequences[0]["text"]);
+  CHECK(words == sequences[0]["text"].get<std::string>());
   const std::vector<json> passes = of_kind(events, "pass");
   REQUIRE(passes.size() == 7);  // three for each text, and one of the draft model
   for (std::size_t i = 0; i < 7; ++i) CHECK(passes[i]["model"] == (i < 6 ? "tales-6m" : "tales-1m"));
