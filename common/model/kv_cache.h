@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <vector>
 
 #include "kernels/device.h"
@@ -37,6 +38,9 @@ class KvCache {
   /// Makes room for `count` more positions in that row and counts them in. The model fills them, and has
   /// already checked that all of them fit into its context.
   virtual void append(int row, int count) = 0;
+
+  /// The most positions that one call of `append` may add. The model computes more in several passes.
+  virtual int most_at_once() const { return std::numeric_limits<int>::max(); }
 
   /// Keys and values of one layer, [n_rows, n_kv_head, capacity, head_size] each; of a paged cache [n_blocks,
   /// n_kv_head, block_size, head_size]. Valid until the next append.

@@ -119,6 +119,10 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   return model;
 }
 
+std::int32_t Model::window(int layer) const {
+  return config_.window(static_cast<int>(share_->blocks.first) + layer);
+}
+
 std::size_t Model::activation_bytes() const {
   return memory_->bytes();
 }
@@ -163,6 +167,7 @@ Logits Model::forward(std::span<const std::span<const int>> sequences, int count
     check_();
     return forward({&rest, 1}, count, cache, copy);
   }
+  if (packed.longest > cache.most_at_once()) return forward_in_parts(sequences, count, cache, copy);
   try {
     return compute(sequences, count, packed, cache, copy);
   } catch (...) {
@@ -173,6 +178,28 @@ Logits Model::forward(std::span<const std::span<const int>> sequences, int count
     }
     throw;
   }
+}
+
+Logits Model::forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
+                               Copy copy) {
+  const auto most = static_cast<std::size_t>(cache.most_at_once());
+  if (static_cast<std::size_t>(count) > most) {
+    throw Error("logits after the last {} tokens were requested, but this cache takes {} tokens at once",
+                count, most);
+  }
+  // The last pass has tokens of all sequences, `most` of those that were longer.
+  std::vector<std::span<const int>> parts, rests(sequences.begin(), sequences.end());
+  const auto is_long = [&](const std::span<const int> rest) { return rest.size() > most; };
+  while (std::ranges::any_of(rests, is_long)) {
+    parts.clear();
+    for (std::span<const int>& rest : rests) {
+      const std::size_t size = is_long(rest) ? std::min(most, rest.size() - most) : 0;
+      parts.push_back(rest.first(size));
+      rest = rest.subspan(size);
+    }
+    forward(parts, 1, cache, copy);
+  }
+  return forward(rests, count, cache, copy);
 }
 
 Logits Model::compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,

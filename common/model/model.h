@@ -94,6 +94,9 @@ class Model {
     return {rows, config_.n_kv_head, capacity, config_.head_size};
   }
 
+  /// How many positions a layer sees at most, as in its configuration; a rank counts the layers that it has.
+  std::int32_t window(int layer) const;
+
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
@@ -106,7 +109,8 @@ class Model {
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for an empty list, more than n_positions, an id outside the vocabulary, or a result that is
   /// not finite. A cache that was given then holds what it held before, down to whole blocks if it has
-  /// blocks, and the parts that check_between_parts has let through.
+  /// blocks, and the parts that check_between_parts has let through. It also holds earlier parts of sequences
+  /// that are longer than it takes at once.
   std::span<const float> next_logits(std::span<const int> tokens);
 
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
@@ -124,6 +128,7 @@ class Model {
   static constexpr int kPart = 256;
 
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
+  /// Throws Error for more than the cache takes at once, if the tokens are more as well.
   std::span<const float> last_logits(std::span<const int> tokens, int count);
   std::span<const float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
 
@@ -164,6 +169,9 @@ class Model {
   Logits forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy);
   Logits compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,
                  KvCache& cache, Copy copy);
+  /// The same for sequences that are longer than the cache takes at once.
+  Logits forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
+                          Copy copy);
   /// The logits that a pass left on the device.
   std::span<const float> read();
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
