@@ -8,8 +8,8 @@
 #include "common/base/error.h"
 #include "common/model/model.h"
 #include "common/text/tokenizer.h"
+#include "ring_kv_cache.h"
 #include "sampling.h"
-#include "static_kv_cache.h"
 
 using namespace staircase;
 
@@ -26,7 +26,7 @@ int main(int argc, char** argv) try {
   if (tokens.empty()) tokens.push_back(eos);  // a model begins a new text after this token
   const SamplingOptions options{.do_sample = true, .seed = 8, .temperature = 0.8f, .top_k = 40};
   std::mt19937 generator(options.seed);
-  StaticKvCache cache(model);
+  RingKvCache cache(model);  // of layers with a window, it keeps no more than they see
   StreamDecoder decoder(tokenizer);
 
   for (int i = 0; i < 100 && std::ssize(tokens) <= model.config().n_positions; ++i) {

@@ -33,18 +33,28 @@ class RowKeys {
   /// The keys at the first `count` positions of row `row`.
   RowKeys(Device& device, const KeysValues& keys_values, std::int64_t row, std::int64_t count)
       : keys_(keys_values.keys),
+        count_(count),
         block_size_(keys_.dim(2)),
         position_bytes_(static_cast<std::size_t>(keys_.dim(3)) * size_of(keys_.dtype())) {
-    std::vector<std::int32_t> blocks{static_cast<std::int32_t>(row)};  // without a table, a row is one block
+    numbers_ = {static_cast<std::int32_t>(row)};  // without a table, a row is one block
     if (keys_values.blocks.size() > 0) {
-      blocks.resize(static_cast<std::size_t>((count + block_size_ - 1) / block_size_));
-      device.copy_to_host(keys_values.blocks.rows(row, 1), std::as_writable_bytes(std::span(blocks)));
+      numbers_.resize(static_cast<std::size_t>((count + block_size_ - 1) / block_size_));
+      device.copy_to_host(keys_values.blocks.rows(row, 1), std::as_writable_bytes(std::span(numbers_)));
     }
-    for (const std::int32_t block : blocks) {
+    for (const std::int32_t block : numbers_) {
       const Tensor source = keys_.rows(block, 1);
       std::string& copied = blocks_.emplace_back(source.bytes(), '\0');
       device.copy_to_host(source, std::as_writable_bytes(std::span(copied)));
     }
+  }
+
+  /// Whether a later position is in the same place: in a ring.
+  bool is_overwritten(std::int64_t position) const {
+    const auto block = [&](std::int64_t p) { return numbers_[static_cast<std::size_t>(p / block_size_)]; };
+    for (std::int64_t later = position + block_size_; later < count_; later += block_size_) {
+      if (block(later) == block(position)) return true;
+    }
+    return false;
   }
 
   /// The bytes of a head's key at a position.
@@ -68,9 +78,11 @@ class RowKeys {
 
  private:
   Tensor keys_;
+  std::int64_t count_;
   std::int64_t block_size_;
   std::size_t position_bytes_;
-  std::vector<std::string> blocks_;  // [n_head, block_size, head_size] each
+  std::vector<std::int32_t> numbers_;  // of the blocks
+  std::vector<std::string> blocks_;    // [n_head, block_size, head_size] each
 };
 
 }  // namespace
@@ -105,7 +117,8 @@ void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysVa
       const std::size_t hash = row.hash(position);
       if (p >= start) known_[hash] = sequences_[s][p - start];
       const auto known = known_.find(hash);
-      seen.tokens.push_back(known == known_.end() ? -1 : known->second);
+      const bool is_known = known != known_.end() && !row.is_overwritten(position);
+      seen.tokens.push_back(is_known ? known->second : -1);
     }
     for (std::size_t seeing = start + 1; seeing <= end; ++seeing, rest = rest.subspan(n_embd)) {
       const std::span<const float> query =

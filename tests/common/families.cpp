@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/decoding/paged_kv_cache.h"
+#include "common/decoding/ring_kv_cache.h"
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/checkpoint.h"
@@ -40,7 +41,7 @@ const std::filesystem::path kFamilies =
 const std::vector<std::string> kNames{
     "gpt2",           "pythia",  "neox-sequential", "olmo",         "llama-2",        "llama-3",
     "smollm2",        "qwen2",   "qwen3",           "qwen2-window", "mistral-window", "gemma3",
-    "tales-gemma-1m", "mixtral", "olmoe",           "qwen3-moe",    "tales-moe-1m"};
+    "tales-gemma-1m", "mixtral", "olmoe",           "qwen3-moe",    "tales-moe-1m",   "tales-window-1m"};
 
 /// A GPU adds in other orders.
 const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
@@ -262,7 +263,32 @@ TEST_CASE("greedy texts are those of transformers, without a cache and with each
       PagedKvCache paged(reference.model, 1, 16);
       REQUIRE(paged.reserve(0, static_cast<int>(ids.size()) + 48));
       CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, paged)) == "");
+      RingKvCache ring(reference.model);
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, ring)) == "");
     }
+  }
+}
+
+TEST_CASE("a head of a layer with a window looks at the same tokens in a ring as in a whole cache") {
+  Model model = Model::load(folder_of("tales-window-1m"), make_test_device(2));
+  Tokens tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  AttentionWeights seen;
+  model.after_pass([&](const ForwardPass& pass) { seen = pass.attention[0]; }, AttentionHead{1, 2});
+  const auto last = [&](KvCache& cache) {
+    model.next_logits(std::span(tokens).first(199), cache);
+    model.next_logits(std::span(tokens).last(1), cache);
+    return seen;
+  };
+  StaticKvCache whole(model);
+  RingKvCache ring(model);
+  const AttentionWeights want = last(whole), got = last(ring);
+  CHECK(want.tokens == tokens);
+  CHECK(difference("share", std::span<const float>(got.rows[0]), std::span<const float>(want.rows[0]), 200,
+                   tests_are_for_gpu() ? 1e-4 : 0.0) == "");
+  for (std::size_t p = 0; p < tokens.size(); ++p) {
+    CAPTURE(p);
+    CHECK(got.tokens[p] == (p < 200 - 128 ? -1 : tokens[p]));  // the ring has 128 positions
   }
 }
 

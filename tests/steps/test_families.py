@@ -124,7 +124,7 @@ class Families(unittest.TestCase):
     def test_windows_and_experts_with_every_kind_of_cache(self):
         """None, growing, whole, for several texts, with drafts, of blocks. Each text grows beyond the windows."""
         for step in ("03-context-window", "13-kv-cache-dynamic", "16-variable-batching", "17-speculative-decoding", "30-leaving-rows",
-                     "60-paged-kv-cache", "64-prefix-caching"):
+                     "60-paged-kv-cache", "64-prefix-caching", "110-window-layers"):
             for family in ("mistral-window", "qwen2-window", "gemma3", "qwen3-moe"):
                 case = max(cases(family), key=lambda case: len(case[1]) + len(case[2]))
                 self.assertGreater(len(case[1]) + len(case[2]), 40)

@@ -100,6 +100,7 @@ SHOWS = {
     "kept-answers": r"99 prompt tokens, 77 of them from the cache",
     "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
     "chat-server": r"http://127\.0\.0\.1:\d+",
+    "window-layers": r"cache 0\.4 MiB\n",                                         # and not 1.0
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
