@@ -9,9 +9,9 @@
 
 namespace staircase {
 
-/// Allocated once. In a layer with a window, each row has a ring of blocks (Jiang et al. 2023, section 2, the
-/// rolling buffer cache): when all are full, the next position goes where the oldest one was, which no later
-/// token sees. Other layers have room for all positions of the model.
+/// Allocated once. In a layer with a window, each row has a ring of blocks. When all are full, the next
+/// position overwrites the oldest one, which no later token sees (Jiang et al. 2023, section 2: the rolling
+/// buffer cache). Other layers have room for all positions of the model.
 class RingKvCache : public KvCache {
  public:
   static constexpr int kBlock = 16;       ///< positions per block
