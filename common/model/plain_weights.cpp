@@ -49,6 +49,7 @@ std::string_view step_of(std::string_view family) {
   if (family == "olmo") return "83-gated-mlp";
   if (family == "llama") return "84-rms-norm";
   if (family == "qwen3") return "86-qk-norm";
+  if (family == "qwen3_moe") return "111-experts";
   return "";
 }
 
@@ -81,6 +82,10 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
   if (!model.config().windows.empty()) {
     throw Error("this {} has layers that see a window only, which no step has in plain loops", family);
   }
+  if (family == "qwen3_moe" && !read_settings(model.path()).boolean_or("norm_topk_prob", false)) {
+    throw Error("this {} has shares that do not sum to 1 (norm_topk_prob), which no step has in plain loops",
+                family);
+  }
   if (extra != Extra::kScaledRotation && rotary_scaling(model).factor != 1.0) {
     throw Error("this {} has scaled rotary positions, which {}", family,
                 family == "llama" ? "come with 89-scaled-rotation" : "no step has in plain loops");
@@ -94,6 +99,32 @@ std::string translated(std::string name, Names names) {
     if (place != name.npos && (place == 0 || name[place - 1] == '.')) name.replace(place, from.size(), to);
   }
   return name;
+}
+
+/// Cuts tensors of all experts: those of expert E have the name ….experts.E.… then. Of a gate_up_proj, the
+/// first half is gate_proj and the second up_proj.
+std::map<std::string, Numbers> by_expert(std::map<std::string, Numbers> all, std::size_t n_experts) {
+  std::map<std::string, Numbers> cut;
+  for (auto& [name, stored] : all) {
+    const auto place = name.find(".experts.");
+    const std::size_t end = place + std::string_view(".experts.").size();
+    if (place == name.npos || end == name.size() || (name[end] >= '0' && name[end] <= '9')) {
+      cut[name] = std::move(stored);
+      continue;
+    }
+    const std::string part = name.substr(end, name.find('.', end) - end);
+    const std::vector<std::string> parts =
+        part == "gate_up_proj" ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector{part};
+    const auto size = std::ssize(stored) / std::ssize(parts) / static_cast<std::ptrdiff_t>(n_experts);
+    auto first = stored.begin();
+    for (std::size_t expert = 0; expert < n_experts; ++expert) {
+      for (const std::string& one : parts) {
+        cut[fmt::format("{}{}.{}.weight", name.substr(0, end), expert, one)] = {first, first + size};
+        first += size;
+      }
+    }
+  }
+  return cut;
 }
 
 /// [rows, columns] to [columns, rows].
@@ -129,16 +160,18 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
   check_family(config.family, family);
   std::map<std::string, Numbers> weights, all = stored_weights(model, family);
   check_extras(model, all, extra);
+  if (config.n_experts > 0) all = by_expert(std::move(all), static_cast<std::size_t>(config.n_experts));
   for (auto& [stored_name, stored] : all) {
     const std::string name = translated(stored_name, names_of(family));
-    const bool is_matrix = name.ends_with("_proj.weight");
+    const bool is_matrix = name.ends_with("_proj.weight") || name.ends_with("mlp.gate.weight");
+    const int inner = name.find(".experts.") == name.npos ? config.n_inner : config.expert_inner;
     if (!is_matrix && !name.ends_with("_proj.bias")) {
       weights[name] = std::move(stored);
       continue;
     }
     if (is_matrix && family != "gpt2") {
       const std::size_t inputs = name.ends_with("o_proj.weight")      ? width
-                                 : name.ends_with("down_proj.weight") ? config.n_inner
+                                 : name.ends_with("down_proj.weight") ? inner
                                                                       : config.n_embd;
       if (stored.empty() || stored.size() % inputs != 0)
         continue;  // it has a known suffix, and nothing reads it

@@ -31,6 +31,8 @@ enum class Extra {
 ///   post_attention_layernorm.weight    [n_embd]
 ///   mlp.gate_proj.weight, up_proj      [n_embd, n_inner]; gate_proj where the MLP has a gate
 ///   mlp.down_proj.weight               [n_inner, n_embd]
+///   mlp.gate.weight                    [n_embd, n_experts]: the router of a block with experts, whose
+///   mlp.experts.E.gate_proj.weight …   are as in an MLP, with the width of an expert
 ///   norm.weight                        [n_embd]
 ///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
 ///

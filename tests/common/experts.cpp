@@ -226,9 +226,34 @@ TEST_CASE("the lessons refuse mixtures by name, in plain loops and with the engi
   for (const std::string& name : kMixtures) {
     const Model model = Model::load(kFamilies / name, make_test_device(2));
     const std::string& family = model.config().family;
-    CHECK(says(error_message([&] { plain_weights(model, "llama"); }), family, "no step has in plain loops"));
+    CHECK(says(error_message([&] { plain_weights(model, "llama"); }), family,
+               family == "qwen3_moe" ? "which comes with 111-experts" : "no step has in plain loops"));
     CHECK(says(error_message([&] { llama_weights(model); }), "the model is a " + family));
   }
+}
+
+TEST_CASE("plain weights of a mixture are the same in each form, and need shares that sum to 1") {
+  const std::filesystem::path path = kFamilies / "qwen3-moe";
+  const auto weights = [](const std::filesystem::path& of) {
+    return plain_weights(Model::load(of, make_test_device(1)), "qwen3_moe");
+  };
+  const std::map<std::string, std::vector<float>> want = weights(path);
+  CHECK(want.at("layers.2.mlp.gate.weight").size() == 64 * 8);
+  CHECK(want.at("layers.2.mlp.experts.7.down_proj.weight").size() == 48 * 64);
+  const Tensors stored = tensors_in(path);
+  // W[i, o] of plain loops is the file's [o, i].
+  CHECK(want.at("layers.2.mlp.gate.weight")[5 * 8 + 3] ==
+        stored.at("model.layers.2.mlp.gate.weight").values[3 * 64 + 5]);
+  CHECK(want.at("layers.2.mlp.experts.7.down_proj.weight")[5 * 64 + 3] ==
+        stored.at("model.layers.2.mlp.experts.7.down_proj.weight").values[3 * 48 + 5]);
+  const TemporaryFolder folder;
+  write(folder, settings_in(path), fused(stored));
+  CHECK((weights(folder.path()) == want));
+  CHECK((weights(folder.write("model.gguf", as_gguf(path))) == want));
+  nlohmann::json settings = settings_in(path);
+  settings["norm_topk_prob"] = false;
+  write(folder, settings, stored);
+  CHECK(says(error_message([&] { weights(folder.path()); }), "norm_topk_prob", "no step has in plain loops"));
 }
 
 TEST_CASE("files of a mixture that lack something, or hold another number of it, are refused by its name") {

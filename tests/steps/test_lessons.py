@@ -101,6 +101,8 @@ SHOWS = {
     "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
     "chat-server": r"http://127\.0\.0\.1:\d+",
     "window-layers": r"cache 0\.4 MiB\n",                                         # and not 1.0
+    "experts": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "expert-words": r'block 2, expert 7:  " was" " to"[\s\S]* 8 rows read \d\.\d+ experts; at random they would read 7\.20\n',
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',

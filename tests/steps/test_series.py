@@ -101,6 +101,8 @@ LESSON = {
     "103-grammar": "grammar.h main.cpp",
     "104-json-schema": "main.cpp object_members.h",
     "110-window-layers": "main.cpp ring_kv_cache.h",
+    "111-experts": "plain_model.h",
+    "112-expert-words": "expert_words.h main.cpp plain_model.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -148,7 +150,7 @@ OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capac
           "95-kept-answers", "96-dropped-turns", "97-chat-server"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
 OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
-                "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "98-tensor-parallel"}
+                "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "98-tensor-parallel", "111-experts", "112-expert-words"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
