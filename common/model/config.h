@@ -73,6 +73,15 @@ struct ModelConfig {
 
   /// Width of the keys, and of the values.
   int key_width() const { return n_kv_head * head_size; }
+
+  /// Numbers that a token has beyond those of an MLP if there are experts: its normed row and the router's
+  /// scores. For each chosen expert come a copy of that row, a result and four more.
+  std::size_t mixture_width() const {
+    const auto width = static_cast<std::size_t>(n_embd);
+    if (n_experts == 0) return 0;
+    return width + static_cast<std::size_t>(n_experts) +
+           static_cast<std::size_t>(experts_per_token) * (2 * width + 4);
+  }
 };
 
 /// The type of keys and values for weights of that type: the same, or bfloat16 for int8 and int4, which

@@ -21,13 +21,14 @@ inline std::size_t weight_bytes(const ModelConfig& config, DType dtype) {
 }
 
 /// Bytes of the intermediate results of `n_tokens` tokens on a CPU. Each token has the residual stream,
-/// query, key, value, attended values and the inside of the MLP; with rotary positions also the unrotated
-/// query, key and value, and the rotations. The last token has three more rows, and its logits.
+/// query, key, value, attended values and the inside of the MLP. With rotary positions it also has the
+/// unrotated query, key and value, and the rotations, and with experts what these need. The last token has
+/// three more rows, and its logits.
 inline std::size_t activation_bytes(const ModelConfig& config, int n_tokens) {
   const std::size_t n = config.n_embd, tokens = n_tokens, q = config.query_width(), k = config.key_width();
   const std::size_t turned = config.rotary_size > 0 ? q + 2 * k + config.rotary_size : 0;
-  return (tokens * (n + 2 * q + 2 * k + config.n_inner + turned) + 2 * n + q + config.vocab_size) *
-         size_of(DType::kFloat32);
+  const std::size_t all = n + 2 * q + 2 * k + config.n_inner + turned + config.mixture_width();
+  return (tokens * all + 2 * n + q + config.vocab_size) * size_of(DType::kFloat32);
 }
 
 /// Bytes of this many positions in a cache: a key and a value in each layer.

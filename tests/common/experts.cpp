@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/decoding/memory_estimate.h"
 #include "common/model/checkpoint.h"
 #include "common/model/llama.h"
 #include "common/model/model.h"
@@ -219,6 +220,19 @@ TEST_CASE("a mixture in a GGUF file has the logits of its folder") {
     const TemporaryFolder folder;
     const auto path = folder.write("model.gguf", as_gguf(kFamilies / name));
     CHECK(logits_of(path) == logits_of(kFamilies / name));
+  }
+}
+
+TEST_CASE("the formula of the activations counts what experts need, each as if it had all rows") {
+  for (const std::string& name : kMixtures) {
+    CAPTURE(name);
+    Model model = Model::load(kFamilies / name, make_test_device(1));
+    constexpr int kTokens = 200;
+    model.next_logits(std::vector<int>(kTokens, 881));  // equal tokens choose alike, so one expert has all
+    const ModelConfig& config = model.config();
+    const std::size_t indices = 4 * (kTokens + 4);  // which it leaves out
+    CHECK(model.activation_bytes() - indices <= activation_bytes(config, kTokens));
+    CHECK(static_cast<double>(model.activation_bytes()) > 0.97 * activation_bytes(config, kTokens));
   }
 }
 

@@ -202,7 +202,7 @@ MISTAKES = {
          "config.vector_numbers * size_of(DType::kFloat32)",
          "config.vector_numbers * size_of(dtype == DType::kFloat32 ? dtype : DType::kFloat16)"),
         ("every layer has its own activations", "memory_estimate.h",
-         "(tokens * (n + 2 * q", "config.n_layer * (tokens * (n + 2 * q"),
+         "return (tokens * all +", "return (tokens * config.n_layer * all +"),
         ("the embedding has the matrices' type", "memory_estimate.h",
          "matrix_bytes(embedding_dtype(dtype), embeddings)", "matrix_bytes(dtype, embeddings)"),
         ("megabytes, not mebibytes", "memory_estimate.h", "/ (1 << 20)", "/ 1e6"),
