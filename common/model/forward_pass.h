@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/model/attention_probe.h"
 #include "common/model/kv_cache.h"
@@ -17,6 +18,14 @@ namespace staircase {
 /// For tests and for the curious; each call copies them to the host.
 using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
 
+/// The experts that the rows of a pass chose in one block: its new tokens, and in the last block those alone
+/// whose logits are wanted.
+struct ChosenExperts {
+  int block = 0;
+  int per_token = 0;
+  std::vector<std::int32_t> experts = {};  ///< [rows, per_token], the largest score first
+};
+
 /// A forward pass of a model.
 struct ForwardPass {
   std::span<const std::span<const int>> sequences;  ///< the new tokens; a sequence without any rests
@@ -26,6 +35,7 @@ struct ForwardPass {
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
   KvCache& cache;
   std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
+  std::span<const ChosenExperts> experts = {};  ///< of each block with a router
 };
 
 }  // namespace staircase

@@ -454,7 +454,7 @@ class Llama : public Network {
         pass.linear(x, block.mlp_norm, block.mlp_input, gate_, hidden);
         add(pass, hidden, block.mlp_output, block.mlp_output_norm, x);
       } else {
-        add_experts(pass, block, x);
+        add_experts(pass, l, block, x);
       }
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
@@ -502,13 +502,13 @@ class Llama : public Network {
 
   /// x += the sum of what the experts that a row chooses make of it, each by its share. An expert multiplies
   /// all its rows at once, so its weights are read once, and those of an expert without rows never.
-  void add_experts(const Pass& pass, const LlamaWeights::Block& block, Tensor& x) const {
+  void add_experts(const Pass& pass, int layer, const LlamaWeights::Block& block, Tensor& x) const {
     Device& device = pass.device();
     Mixture mixture = pass.mixture(x);
     device.normalize(x, block.mlp_norm, mixture.normed);
     pass.linear(mixture.normed, {}, block.router, Epilogue::kStore, mixture.scores);
     device.choose_experts(mixture.scores, router_softmax_, mixture.chosen, mixture.shares);
-    const ExpertRows sorted = pass.sort_by_expert(mixture.chosen);
+    const ExpertRows sorted = pass.sort_by_expert(layer, mixture.chosen);
     device.gather_rows(mixture.normed, sorted.sources, mixture.inputs);
     for (std::size_t e = 0; e < block.experts.size(); ++e) {
       const std::int64_t first = sorted.firsts[e], count = sorted.firsts[e + 1] - first;

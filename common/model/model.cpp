@@ -215,8 +215,10 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   if (before_pass_) before_pass_({sequences, packed.starts, count, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   SingleRank alone;
+  chosen_experts_.clear();
   Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotaries(), packed,
-            cache, *memory_, {on_stage_, attention_ ? &*attention_ : nullptr});
+            cache, *memory_,
+            {on_stage_, attention_ ? &*attention_ : nullptr, after_pass_ ? &chosen_experts_ : nullptr});
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
@@ -250,7 +252,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   check_finite(logits, cache, dtype_);
   if (after_pass_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
-    after_pass_({sequences, packed.starts, count, logits, cache, attention});
+    after_pass_({sequences, packed.starts, count, logits, cache, attention, chosen_experts_});
   }
   read_ = fitted(logits);
   return lazy ? Logits(read_, [this] { return read(); }) : Logits(read_);

@@ -197,6 +197,7 @@ class Model {
   OnStage on_stage_;
   std::function<void(const ForwardPass&)> after_pass_, before_pass_;
   std::optional<AttentionProbe> attention_;
+  std::vector<ChosenExperts> chosen_experts_;  // of the last pass, if it is watched
 };
 
 }  // namespace staircase

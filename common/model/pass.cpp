@@ -196,9 +196,13 @@ Mixture Pass::mixture(const Tensor& x) const {
           .outputs = matrix(memory_.expert_outputs, rows * k, width)};
 }
 
-ExpertRows Pass::sort_by_expert(const Tensor& chosen) const {
+ExpertRows Pass::sort_by_expert(int layer, const Tensor& chosen) const {
   const std::span<const std::int32_t> experts = device_.ints_to_host(chosen, memory_.host_chosen);
   const auto count = static_cast<std::int64_t>(experts.size()), k = chosen.dim(1);
+  if (watchers_.experts != nullptr) {
+    watchers_.experts->push_back(
+        {static_cast<int>(first_block()) + layer, static_cast<int>(k), {experts.begin(), experts.end()}});
+  }
   ExpertRows sorted;
   sorted.firsts.resize(static_cast<std::size_t>(config_.n_experts) + 1);
   for (const std::int32_t expert : experts) ++sorted.firsts[static_cast<std::size_t>(expert) + 1];

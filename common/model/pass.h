@@ -56,10 +56,11 @@ struct PackedTokens {
   void add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start, std::int32_t position);
 };
 
-/// The watchers of a pass; either may be missing.
+/// The watchers of a pass; each may be missing.
 struct PassWatchers {
   const OnStage& on_stage;
   AttentionProbe* probe;
+  std::vector<ChosenExperts>* experts = nullptr;
 };
 
 /// Which part of the model the pass computes, and the link to the other ranks.
@@ -145,8 +146,8 @@ class Pass {
   Tensor hidden(const Tensor& x, std::int64_t width) const;
   /// For the rows of x.
   Mixture mixture(const Tensor& x) const;
-  /// From the choice of each row. The host sorts them, so device().run() cannot do that.
-  ExpertRows sort_by_expert(const Tensor& chosen) const;
+  /// From the choice of each row in a layer. The host sorts them, so device().run() cannot do that.
+  ExpertRows sort_by_expert(int layer, const Tensor& chosen) const;
   /// Those of the cache; without one, the layers take turns in one pair of tensors.
   KeysValues keys_values(int layer) const;
 

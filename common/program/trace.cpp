@@ -81,11 +81,12 @@ bool may_be_overwritten(const std::string& file) {
   return is_trace || std::filesystem::file_size(file, unknown) == 0;
 }
 
-/// The blocks of the batch's rows after a pass; nothing for a cache without blocks.
+/// The blocks of the batch's rows after a pass; nothing for a cache that pages none.
 std::vector<std::vector<int>> blocks_of(const ForwardPass& pass) {
   if (pass.cache.layer(0).blocks.size() == 0) return {};
   std::vector<std::vector<int>> rows;
   for (int row = 0; row < std::ssize(pass.sequences); ++row) rows.push_back(pass.cache.row_blocks(row));
+  if (std::ranges::all_of(rows, [](const std::vector<int>& row) { return row.empty(); })) return {};
   return rows;
 }
 
@@ -164,6 +165,12 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
           {"event", "blocks"}, {"model", model}, {"pool", keys.dim(0)}, {"size", keys.dim(2)}, {"rows", now}}
                 .dump());
       blocks = std::move(now);
+    }
+    for (const ChosenExperts& chosen : pass.experts) {
+      Json tokens = Json::array();
+      for (auto first = chosen.experts.begin(); first != chosen.experts.end(); first += chosen.per_token)
+        tokens.push_back(std::vector<int>(first, first + chosen.per_token));
+      write(Json{{"event", "experts"}, {"model", model}, {"block", chosen.block}, {"tokens", tokens}}.dump());
     }
     const auto count = static_cast<std::size_t>(pass.count);
     const std::size_t vocab_size = pass.logits.size() / (count * pass.sequences.size());

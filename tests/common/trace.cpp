@@ -11,6 +11,7 @@
 #include "common/base/quoted.h"
 #include "dynamic_kv_cache.h"
 #include "paged_kv_cache.h"
+#include "ring_kv_cache.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
@@ -239,6 +240,51 @@ std::vector<std::vector<Tokens>> texts_of_rows(const std::vector<json>& events) 
     CHECK(event["batch"] == event["rows"].size());
   }
   return passes;
+}
+
+TEST_CASE("a trace shows the experts that transformers' routers choose, in each block") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  Model model = Model::load(kSource / "models/tales-moe-1m", make_test_device(1));
+  const Tokens tokens{2054, 687, 258, 516, 427, 307, 258, 881, 2724, 386, 339, 258, 773, 13};
+  {
+    TraceFile trace(file);
+    model.after_pass(trace.watcher("a mixture"));
+    model.next_logits(tokens);
+    model.last_logits(tokens, 3);
+  }
+  // The indices of the two largest of output_router_logits.
+  const json want = json::parse(
+      R"([[[0,4],[0,1],[1,0],[2,0],[1,0],[1,6],[1,0],[0,2],[0,2],[1,7],[1,7],[1,0],[0,2],[4,1]],
+          [[5,6],[3,5],[3,2],[5,6],[4,5],[7,3],[3,2],[3,5],[4,5],[4,3],[3,7],[3,2],[4,5],[2,5]],
+          [[4,1],[4,0],[0,4],[4,6],[4,1],[4,1],[0,4],[1,0],[1,5],[4,6],[4,7],[0,7],[1,3],[2,4]],
+          [[2,6],[3,2],[7,6]]])");
+  const std::vector<json> events = of_kind(read_events(file), "experts");
+  REQUIRE(events.size() == 8);
+  for (int block = 0; block < 4; ++block) {
+    CAPTURE(block);
+    CHECK(events[block]["model"] == "a mixture");
+    CHECK(events[block]["block"] == block);
+    // In the last block only the tokens with logits go as far as the router.
+    if (block < 3) CHECK(events[block]["tokens"] == want[block]);
+    CHECK(events[4 + block]["tokens"] == want[block]);
+  }
+  CHECK(events[3]["tokens"] == json::parse("[[7,6]]"));
+}
+
+TEST_CASE("a ring of blocks is no paged cache, and has no event") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  Model model = Model::load(kSource / "models/tales-window-1m", make_test_device(1));
+  {
+    TraceFile trace(file);
+    model.after_pass(trace.watcher("a model"));
+    RingKvCache cache(model);
+    model.next_logits(Tokens{5, 6, 7}, cache);
+  }
+  const std::vector<json> events = read_events(file);
+  CHECK(of_kind(events, "pass").size() == 1);
+  CHECK(of_kind(events, "blocks").empty());
 }
 
 TEST_CASE("a trace shows which beam each beam continues, with a cache and without") {

@@ -22,6 +22,7 @@ START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 1, "
 EVENTS = [START, {"event": "text", "text": 1, "prompt": 0, "options": {"--top-k": "2"}},
           {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0]}]},
           {"event": "blocks", "model": "m", "pool": 2, "size": 16, "rows": [[1]]},
+          {"event": "experts", "model": "m", "block": 0, "tokens": [[1, 0]]},
           {"event": "logits", "row": 0, "position": 0, "logits": [0.5, 1.5]},
           {"event": "attention", "row": 0, "tokens": [0], "weights": [[1]]},
           {"event": "token", "text": 1, "token": 1, "origin": "model"},
@@ -61,7 +62,7 @@ class Pages(Limited):
         self.trace.write_text(lines(EVENTS)[:-5])
         done = run("tools/trace", self.trace)
         self.assertEqual(done.returncode, 0)
-        self.assertIn("run.jsonl ends within line 8, which is left out", done.stderr)
+        self.assertIn("run.jsonl ends within line 9, which is left out", done.stderr)
         self.assertNotIn("finish_reason", (self.folder / "run.jsonl.html").read_text().split("for (const event of")[1])
 
     def test_what_a_field_holds_must_be_of_its_type(self):
@@ -70,6 +71,7 @@ class Pages(Limited):
                                                        [{"start": 0, "tokens": [0]}],
                                                        [{"row": 0, "start": "0", "tokens": [0]}], [{"row": 0, "start": 0, "tokens": [0.5]}]]},
                  "blocks": {"model": [1], "pool": ["2", None], "size": [0.5], "rows": [1, [1], [["1"]], {}]},
+                 "experts": {"model": [1], "block": ["0", None], "tokens": [1, [1], [["1"]], {}]},
                  "logits": {"row": [0.5], "position": [None], "logits": [1, ["1"], [[1]], [True], {}]},
                  "attention": {"row": ["0"], "tokens": [0, ["a"]], "weights": [[1], [["1"]], 1, [None]]},
                  "token": {"text": [None], "token": ["a"], "origin": [0, None]},
