@@ -127,6 +127,46 @@ struct Paged {
     });
   }
 
+  /// A single sequence whose few blocks come round: a block holds the newest positions that belong to it.
+  void check_ring(std::int32_t window) const {
+    const auto end = static_cast<std::size_t>(sequences[0].start + sequences[0].count);
+    const std::size_t seen = static_cast<std::size_t>(window - 1 + sequences[0].count);
+    const std::size_t n = (seen + block_size - 1) / block_size;
+    const Values queries = rounded(random_values(n_tokens() * group * width, 1), dtype);
+    const Values keys = random_cache(2), values = random_cache(3);
+    const auto round = [&](const Values& contiguous) {
+      Values ring(n * block_size * width, kCanary);
+      for (std::size_t p = 0; p < end; ++p) {
+        for (std::size_t head = 0; head < n_head; ++head) {
+          const std::size_t block = p / block_size % n * n_head + head;
+          std::copy_n(contiguous.data() + (head * capacity + p) * head_size, head_size,
+                      ring.data() + (block * block_size + p % block_size) * head_size);
+        }
+      }
+      return ring;
+    };
+    std::vector<std::int32_t> comes_round(most);
+    for (std::size_t b = 0; b < most; ++b) comes_round[b] = static_cast<std::int32_t>(b % n);
+    on_every_device([&](Device& device) {
+      const auto run = [&](KeysValues keys_values) {
+        keys_values.window = window;
+        Tensor out = result_tensor(device, shape_of(n_tokens(), group * width));
+        device.attention(make_batch(device, sequences),
+                         upload(device, shape_of(n_tokens(), group * width), queries), keys_values, out);
+        return download(device, out);
+      };
+      INFO(to_string(sequences));
+      INFO(to_string(dtype));
+      CAPTURE(window);
+      CAPTURE(group);
+      const Shape shape = shape_of_cache(n, block_size);
+      const KeysValues ring{upload_as(dtype, device, shape, round(keys)),
+                            upload_as(dtype, device, shape, round(values)),
+                            upload_ints(device, comes_round).reshaped(shape_of(1, most))};
+      CHECK(same_bits(run(ring), run(upload_rows(device, keys, values))));
+    });
+  }
+
   void check_query_key_value() const {
     const Values x = random_values(n_tokens() * width, 5), w = random_values(3 * width * width, 6),
                  bias = random_values(3 * width, 7);
@@ -186,6 +226,18 @@ TEST_CASE("attention with a window in blocks gives the same bits as in contiguou
         const std::size_t most = 384 / block_size;
         Paged{{{290, 1}, {0, 150}, {220, 5}}, 1, 24, most, 0, dtype, block_size}.check_attention(window);
         Paged{{{200, 1}, {330, 20}}, 1, 64, most, 0, dtype, block_size, 3}.check_attention(window);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention with a window gives the same bits in a ring, where older positions are overwritten") {
+  for (const DType dtype : kTypes) {
+    for (const std::int32_t window : {1, 17, 64, 100}) {
+      for (const Sequence& sequence : {Sequence{290, 1}, {200, 64}, {0, 90}, {130, 5}, {255, 33}}) {
+        for (const std::size_t group : {1u, 2u}) {
+          Paged{{sequence}, 2, 24, 24, 0, dtype, kBlockSize, group}.check_ring(window);
+        }
       }
     }
   }
