@@ -30,6 +30,8 @@ constexpr Change kChanges[] = {
     {"tales-llama-1m", "+ RMS norm"},
     {"tales-gqa-1m", "+ grouped queries"},
     {"tales-qwen-1m", "+ QK norm"},
+    {"tales-window-1m", "+ QK norm, windows"},
+    {"tales-moe-1m", "+ QK norm, experts"},
 };
 constexpr int kPrompt = 512;
 constexpr int kContext = 480, kDecodeSteps = 16;

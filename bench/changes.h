@@ -1,4 +1,5 @@
-// What each change from GPT-2 to current models did, measured with six models that differ by one change each.
+// What each change from GPT-2 to current models did, measured with eight models. Six differ by
+// one change each, and the last two each by one from the sixth.
 #pragma once
 
 #include <filesystem>

@@ -127,7 +127,7 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("changes", "the effect of each change from GPT-2 to current models");
   add_common(changes);
   add_rounds(changes);
-  changes->add_option("--models", o.folder, "folder with the six models")->required();
+  changes->add_option("--models", o.folder, "folder with the models")->required();
   changes->add_option("--texts", o.prompts, "JSON file with token ids of unseen texts")->required();
   changes->callback([&o] {
     const nlohmann::json result =

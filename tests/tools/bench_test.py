@@ -369,7 +369,7 @@ class Changes(unittest.TestCase):
     def test_the_page_has_the_sizes_and_losses(self):
         page = (ROOT / "docs/todays-models.md").read_text(encoding="utf-8")
         rows = self.measure(ROOT / "tests/reference/unseen.json")
-        self.assertEqual(len(rows), 6)
+        self.assertEqual(len(rows), 8)
         for row in rows:
             self.assertIn(f"| {row['change']} | {row['parameters']:,} | {row['cached_numbers']:,} | {row['nats_per_token']:.3f} |",
                           page)
@@ -627,7 +627,7 @@ class Errors(unittest.TestCase):
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--scaling")
         self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
-        self.check(2, "--changes measures six models of its own", tool, "--changes", "--dtype", "int8")
+        self.check(2, "--changes measures eight models of its own", tool, "--changes", "--dtype", "int8")
         self.check(2, "--pair goes with --shape", tool, "--pair")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
