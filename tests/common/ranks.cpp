@@ -14,6 +14,7 @@
 
 #include "common/base/error.h"
 #include "common/decoding/paged_kv_cache.h"
+#include "common/decoding/ring_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/checkpoint.h"
 #include "common/model/family.h"
@@ -520,6 +521,46 @@ TEST_CASE("parts of a pass, one after another, have the logits of the whole, wit
   };
   const Floats want = logits_in_parts(0);
   for (const int parts : {1, 2, 3, 5}) {
+    CAPTURE(parts);
+    CHECK(logits_in_parts(parts) == want);
+  }
+}
+
+TEST_CASE("each rank has the windows of its own blocks, and all of them feed as many tokens at once") {
+  std::vector<std::vector<std::int32_t>> windows(3);
+  std::vector<int> most(3);
+  run_as_threads(3, [&](Ranks& ranks) {
+    Model model = Model::load(reference_folder("qwen2-window"), make_cpu_device(1), DType::kFloat32, ranks,
+                              Split::kBlocks);
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    for (int l = 0; l < model.config().n_layer; ++l) windows[rank].push_back(model.window(l));
+    most[rank] = RingKvCache(model).most_at_once();
+  });
+  std::vector<std::int32_t> all;
+  for (const auto& own : windows) all.insert(all.end(), own.begin(), own.end());
+  CHECK(all == std::vector<std::int32_t>{kNoWindow, kNoWindow, 20, 20});
+  CHECK(windows[0].size() < 4);
+  CHECK(most == std::vector<int>(3, RingKvCache::kMostAtOnce));
+}
+
+TEST_CASE("parts of a pass have the logits of the whole in a ring, of which each has its own rows") {
+  std::vector<std::vector<int>> texts(3);
+  for (int row = 0; row < 3; ++row)
+    for (int i = 0; i < 150 + 30 * row; ++i)
+      texts[static_cast<std::size_t>(row)].push_back((37 * i + row) % 4000);
+  const auto logits_in_parts = [&](int parts) {
+    Model model = Model::load(find_model("tales-window-1m"), make_cpu_device(1));
+    if (parts > 0) {
+      model.run_with([&](Pass& pass) {
+        for (int i = 0; i < parts; ++i)
+          pass.run_part(slice_of(3, i, parts), [&](Pass& part) { model.network().run(part); });
+      });
+    }
+    RingKvCache ring(model, 3);
+    return copied(model.next_logits(std::vector<std::span<const int>>(texts.begin(), texts.end()), ring));
+  };
+  const Floats want = logits_in_parts(0);
+  for (const int parts : {1, 2, 3}) {
     CAPTURE(parts);
     CHECK(logits_in_parts(parts) == want);
   }
