@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/quoted.h"
+#include "common/server/http.h"
 #include "common/server/reply_form.h"
 #include "common/text/utf8.h"
 
@@ -20,6 +21,29 @@ std::string token_json(const Tokenizer& tokenizer, int id, float logprob) {
   }
   return fmt::format(R"({{"token":{},"logprob":{},"bytes":[{}])", in_json(to_valid_utf8(std::string(bytes))),
                      logprob, numbers);
+}
+
+/// A function's name and arguments, or more of the arguments, in JSON: OpenAI has them as text.
+std::string function_json(const CallPart& call) {
+  const std::string name = call.name.empty() ? "" : fmt::format(R"("name":{},)", in_json(call.name));
+  return fmt::format(R"({{{}"arguments":{}}})", name, in_json(call.arguments));
+}
+
+/// The part of a call in an event; the first one has an id.
+std::string call_json(const CallPart& call) {
+  const std::string begin =
+      call.name.empty() ? "" : fmt::format(R"("id":"call_{}","type":"function",)", unique_id());
+  return fmt::format(R"({{"index":{},{}"function":{}}})", call.index, begin, function_json(call));
+}
+
+/// The calls of a whole text, or nothing.
+std::string calls_json(const std::vector<CallPart>& calls) {
+  std::string list;
+  for (const CallPart& call : calls) {
+    list += fmt::format(R"({}{{"id":"call_{}","type":"function","function":{}}})", list.empty() ? "" : ",",
+                        unique_id(), function_json(call));
+  }
+  return list.empty() ? "" : fmt::format(R"(,"tool_calls":[{}])", list);
 }
 
 class ChatForm : public ReplyForm {
@@ -44,8 +68,10 @@ class ChatForm : public ReplyForm {
     if (text.reasoning) {
       reasoning = R"(,"reasoning_content":)" + (text.reasoning->empty() ? "null" : in_json(*text.reasoning));
     }
+    const std::string calls = text.calls ? calls_json(*text.calls) : "";
+    const std::string content = calls.empty() || !text.text.empty() ? in_json(text.text) : "null";
     const std::string message =
-        fmt::format(R"({{"role":"assistant","content":{},"refusal":null{}}})", in_json(text.text), reasoning);
+        fmt::format(R"({{"role":"assistant","content":{},"refusal":null{}{}}})", content, reasoning, calls);
     return choice(text, "message", message, text.end);
   }
 
@@ -57,13 +83,20 @@ class ChatForm : public ReplyForm {
       text.logprobs = {};
     };
     if (text.begins) {
-      all.push_back(choice({.index = text.index}, "delta", R"({"role":"assistant","content":""})", {}));
+      all.push_back(choice(
+          {.index = text.index}, "delta",
+          text.calls ? R"({"role":"assistant","content":null})" : R"({"role":"assistant","content":""})",
+          {}));
     }
     if (text.reasoning && !text.reasoning->empty()) {
       add(fmt::format(R"({{"reasoning_content":{}}})", in_json(*text.reasoning)), {});
     }
     if (!text.text.empty() || !text.logprobs.tokens.empty()) {
       add(fmt::format(R"({{"content":{}}})", in_json(text.text)), {});
+    }
+    if (text.calls) {
+      for (const CallPart& call : *text.calls)
+        add(fmt::format(R"({{"tool_calls":[{}]}})", call_json(call)), {});
     }
     if (text.end) add("{}", text.end);
     return all;
@@ -77,7 +110,8 @@ class ChatForm : public ReplyForm {
             ? "null"
             : fmt::format(R"({{"content":[{}],"refusal":null}})", text.logprobs.tokens);
     return fmt::format(R"({{"index":{},"{}":{},"logprobs":{},"finish_reason":{}}})", text.index, kind,
-                       content, logprobs, in_json(end));
+                       content, logprobs,
+                       text.has_called && end == FinishReason::kEos ? R"("tool_calls")" : in_json(end));
   }
 };
 

@@ -10,6 +10,7 @@
 #include "common/server/reasoning.h"
 #include "common/server/reply_form.h"
 #include "common/server/request_body.h"
+#include "common/server/tools.h"
 #include "common/text/utf8.h"
 
 namespace staircase {
@@ -21,9 +22,9 @@ namespace {
 /// Keys of all bodies with messages that would change the answer if they were implemented.
 std::map<std::string, json> refused_with_messages() {
   std::map<std::string, json> refused = not_implemented();
+  refused.erase("tools");
   refused.insert({{"functions", json::array()},
                   {"function_call", "none"},
-                  {"tool_choice", "none"},
                   {"documents", json::array()},
                   {"chat_template", nullptr},
                   {"continue_final_message", false}});
@@ -34,7 +35,8 @@ const BodyKeys& chat_keys() {
   static const BodyKeys keys = [] {
     BodyKeys own{CompletionRequest::option_keys(), refused_with_messages(), ChatRequest::kMaxKeys};
     own.known.insert({"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs",
-                      "add_generation_prompt", "separate_reasoning"});
+                      "add_generation_prompt", "separate_reasoning", "tools", "tool_choice",
+                      "parallel_tool_calls"});
     own.known.insert(constraint_keys().begin(), constraint_keys().end());
     own.refused.insert({{"prompt", nullptr},
                         {"echo", false},
@@ -50,7 +52,8 @@ const BodyKeys& chat_keys() {
 }
 
 const BodyKeys& template_keys() {
-  static const BodyKeys keys{{"model", "messages", "chat_template_kwargs", "add_generation_prompt"},
+  static const BodyKeys keys{{"model", "messages", "chat_template_kwargs", "add_generation_prompt", "tools",
+                              "tool_choice", "parallel_tool_calls"},
                              refused_with_messages(),
                              ChatRequest::kMaxKeys};
   return keys;
@@ -79,15 +82,24 @@ JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel&
   return values;
 }
 
-Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel* model = nullptr) {
+HttpError unknown_form() {
+  return {400,
+          "this model's chat template writes no calls of functions in a form that is known here: leave out "
+          "tools, tool_calls and messages of the role tool",
+          "tools", "unsupported_parameter"};
+}
+
+Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& prompts,
+                  bool must_fit = false) {
   const Conversation conversation(body);
+  if (conversation.has_calls() && !model.call_form) throw unknown_form();
   // Not rendered just to find that it is too long.
   const auto require_fit = [&](std::size_t bytes) {
-    if (model == nullptr || bytes <= model->most_bytes) return;
+    if (!must_fit || bytes <= model.most_bytes) return;
     throw HttpError(400,
                     fmt::format("this model's maximum context length is {} tokens, but the messages have {} "
                                 "bytes, which are more",
-                                model->n_positions, bytes),
+                                model.n_positions, bytes),
                     "messages", "context_length_exceeded");
   };
   require_fit(conversation.bytes());
@@ -96,11 +108,27 @@ Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel
   return prompt;
 }
 
+/// The functions that the answer may call, if there are some. `other` is what limits the text already.
+std::optional<Tools> tools_of(JsonOptions& values, std::string_view body, const ServedModel& model,
+                              const TextConstraint* other) {
+  const std::vector<std::string> keys{"tools", "tool_choice", "parallel_tool_calls"};
+  if (std::ranges::none_of(keys, [&](const std::string& key) { return values.find(key) != nullptr; }))
+    return {};
+  Tools tools = read_tools(nlohmann::ordered_json::parse(body));
+  if (tools.functions.empty()) return {};
+  if (!model.call_form) throw unknown_form();
+  if (other != nullptr)
+    throw HttpError(400, fmt::format("tools and {} both limit the text: use one of them", other->key()),
+                    "tools");
+  return tools;
+}
+
 }  // namespace
 
 ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts)
     : CompletionRequest(body, model, chat_keys(), model.chat_defaults),
-      rendered_(staircase::rendered(body, prompts, &model)) {
+      rendered_(staircase::rendered(body, model, prompts, true)) {
+  read_calls(body, model);
   read_logprobs();
   read_reasoning();
   prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};
@@ -113,9 +141,20 @@ ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPr
 void make_constraint(std::string_view body, const ServedModel& model) {
   struct WithoutPrompt : CompletionRequest {
     WithoutPrompt(std::string_view body, const ServedModel& model)
-        : CompletionRequest(body, model, chat_keys(), model.chat_defaults) {}
+        : CompletionRequest(body, model, chat_keys(), model.chat_defaults) {
+      if (const auto tools = tools_of(*body_, body, model, constraint.get()))
+        calls_constraint(*body_, *tools, model);
+    }
   };
   WithoutPrompt(body, model);
+}
+
+void ChatRequest::read_calls(std::string_view body, const ServedModel& model) {
+  const auto tools = tools_of(*body_, body, model, constraint.get());
+  if (!tools) return;
+  constraint = calls_constraint(*body_, *tools, model);
+  calls = model.call_form;
+  may_think_ = !tools->must_call && !calls->is_whole_text;
 }
 
 void ChatRequest::read_logprobs() {
@@ -134,7 +173,13 @@ void ChatRequest::read_reasoning() {
   bool separates = false;
   about("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
   if (separates) within_reasoning = ends_within_reasoning(rendered_.text);
-  if (constraint && within_reasoning == true) {
+  if (separates && calls && calls->is_whole_text) {
+    throw HttpError(400,
+                    "this model's calls are whole answers, without thoughts before them: leave out "
+                    "separate_reasoning, or tools",
+                    "separate_reasoning");
+  }
+  if (constraint && !may_think_ && within_reasoning == true) {
     throw HttpError(400,
                     "the template lets this answer begin with thoughts, but a constrained answer has none: "
                     "leave out separate_reasoning, or turn them off with chat_template_kwargs",
@@ -191,7 +236,7 @@ std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompt
     const std::string& text = prompt->get_ref<const std::string&>();
     tokens = with_special ? model.tokenizer->encode_prompt(text) : model.tokenizer->encode(text);
   } else {
-    tokens = about("messages", [&] { return prompts.encode(rendered(body, prompts)); });
+    tokens = about("messages", [&] { return prompts.encode(rendered(body, model, prompts)); });
     if (with_special) tokens = model.tokenizer->with_begin(std::move(tokens));
   }
   json texts;
@@ -220,7 +265,7 @@ std::string detokenize(std::string_view body, const ServedModel& model) {
 
 std::string apply_template(std::string_view body, const ServedModel& model, ChatPrompts& prompts) {
   read(body, template_keys(), model);
-  return fmt::format(R"({{"prompt":{}}})", in_json(rendered(body, prompts).text));
+  return fmt::format(R"({{"prompt":{}}})", in_json(rendered(body, model, prompts).text));
 }
 
 }  // namespace staircase

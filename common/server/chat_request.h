@@ -22,11 +22,13 @@ class ChatRequest : public CompletionRequest {
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
  private:
+  void read_calls(std::string_view body, const ServedModel& model);
   void read_max_tokens(const ServedModel& model);
   void read_logprobs();
   void read_reasoning();
 
   Rendered rendered_;
+  bool may_think_ = false;  // although the answer is constrained
 };
 
 /// Makes the constraint of a chat, so that a ChatRequest finds it there. Throws HttpError as ChatRequest

@@ -13,6 +13,7 @@
 #include "common/base/options.h"
 #include "common/decoding/results.h"
 #include "common/model/config.h"
+#include "common/server/call_form.h"
 #include "common/server/http.h"
 #include "common/server/text_constraint.h"
 #include "common/text/tokenizer.h"
@@ -35,6 +36,7 @@ struct ServedModel {
   /// Keys that a chat has unless its body names them, with their values in JSON: ("temperature", "0.7").
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
   std::shared_ptr<Constraints> constraints;
+  std::optional<CallForm> call_form = {};  ///< of the functions that chats call, if they can
 };
 
 struct BodyKeys;
@@ -61,6 +63,7 @@ class CompletionRequest : public OptionSink {
   int max_tokens = 0;
   /// Whether the prompt of a chat ends within reasoning, if the answer's is to be separated from its content.
   std::optional<bool> within_reasoning = {};
+  std::optional<CallForm> calls = {};                  ///< how the texts call functions, if they may
   std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< added to the logits of these tokens
   std::shared_ptr<TextConstraint> constraint = {};     ///< of the new texts, if there is one

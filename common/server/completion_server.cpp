@@ -83,10 +83,13 @@ void require_possible(const OptionTexts& defaults, const std::string& file, cons
   }
 }
 
-/// The model with the defaults of its chats, and a report on what its authors recommend.
-ServedModel with_chat_defaults(ServedModel model, bool chats) {
+/// The model with the form of its calls and the defaults of its chats, and a report on what its authors
+/// recommend.
+ServedModel with_chat_defaults(ServedModel model, ChatPrompts* prompts) {
   GenerationConfig config = generation_config_of(find_model(model.folder));
+  const bool chats = prompts != nullptr;
   if (chats) {
+    model.call_form = call_form_of(*prompts);
     model.chat_defaults = chat_request_defaults(config);
     require_possible(model.chat_defaults, config.file, model);
   } else {
@@ -276,9 +279,10 @@ struct CompletionServer {
 
   /// Whether the body may have a constraint, which can take seconds to make: only others that have one wait.
   static bool may_be_constrained(const std::shared_ptr<Exchange>& exchange) {
-    return std::ranges::any_of(constraint_keys(), [&](const std::string& key) {
+    const auto is_there = [&](const std::string& key) {
       return exchange->request().body.find('"' + key + '"') != std::string::npos;
-    });
+    };
+    return is_there("tools") || std::ranges::any_of(constraint_keys(), is_there);
   }
 
   void complete(const std::shared_ptr<Exchange>& exchange) {
@@ -396,7 +400,7 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics, ChatPrompts* prompts) {
   Metrics metrics;
-  const ServedModel with_defaults = with_chat_defaults(model, prompts != nullptr);
+  const ServedModel with_defaults = with_chat_defaults(model, prompts);
   CompletionServer server(options, with_defaults, service, metrics, prompts);
   for (const auto& [name, help, value] : program_metrics) {
     if (name.ends_with("_total")) {

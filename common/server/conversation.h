@@ -28,6 +28,10 @@ class Conversation {
   /// Bytes of all contents.
   std::size_t bytes() const;
 
+  /// Whether there are functions that the model may call, or calls of earlier answers: their form is the
+  /// template's.
+  bool has_calls() const;
+
  private:
   std::unique_ptr<Json> json_;
 };

@@ -3,27 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/server/markers.h"
+
 namespace staircase {
 
 namespace {
 
-constexpr std::string_view kOpen = "<think>", kClose = "</think>", kSpace = " \t\r\n";
+constexpr std::string_view kOpen = "<think>", kClose = "</think>";
 
 std::size_t space_before(std::string_view text) {
-  return std::min(text.find_first_not_of(kSpace), text.size());
-}
-
-std::string_view without_space_after(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);  // npos + 1 is 0
-}
-
-/// `text` up to where the marker may have begun, with the space before it.
-std::string_view surely_before(std::string_view text, std::string_view marker) {
-  for (std::size_t length = marker.size() - 1; length > 0; --length) {
-    if (text.ends_with(marker.substr(0, length)))
-      return without_space_after(text.substr(0, text.size() - length));
-  }
-  return without_space_after(text);
+  return std::min(text.find_first_not_of(kMarkerSpace), text.size());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/decoding/results.h"
+#include "common/server/call_split.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {
@@ -24,8 +25,10 @@ struct NewText {
   int index;
   std::string text = {};
   LogprobJson logprobs = {};
-  std::optional<std::string> reasoning = {};  ///< if it was requested, and then not in `text`
-  bool begins = false;                        ///< nothing of it was sent before
+  std::optional<std::string> reasoning = {};        ///< if it was requested, and then not in `text`
+  std::optional<std::vector<CallPart>> calls = {};  ///< if there may be some, and then not in `text`
+  bool has_called = false;                          ///< now or before
+  bool begins = false;                              ///< nothing of it was sent before
   std::optional<FinishReason> end = {};
 };
 

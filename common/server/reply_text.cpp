@@ -52,6 +52,7 @@ ReplyText::ReplyText(int index, const CompletionRequest& request, const ServedMo
       keeps_ids_(keeps_ids),
       stream_(*model.tokenizer, model.ends) {
   if (request.within_reasoning) split_.emplace(*request.within_reasoning);
+  if (request.calls) calls_.emplace(*request.calls);
   if (!request.echo || has_logprobs_) return;
   // Without log-probabilities, nothing has to be computed for the prompt.
   part_ = tokenizer_.decode(request.prompt(index));
@@ -110,6 +111,13 @@ NewText ReplyText::take_news() {
     }
     news.text = std::move(parts.content);
     news.reasoning = std::move(parts.reasoning);
+  }
+  if (calls_) {
+    SplitCalls parts = calls_->push(news.text);
+    if (end_) parts.content += calls_->finish();
+    news.text = std::move(parts.content);
+    news.calls = std::move(parts.calls);
+    news.has_called = calls_->calls();
   }
   return news;
 }

@@ -12,6 +12,7 @@
 
 #include "common/decoding/results.h"
 #include "common/decoding/text_stream.h"
+#include "common/server/call_split.h"
 #include "common/server/completion_request.h"
 #include "common/server/reasoning.h"
 #include "common/server/reply_form.h"
@@ -85,6 +86,7 @@ class ReplyText {
   TextStream stream_;
   CharacterCount count_{};  // of all tokens, including those that a stop sequence may cut off
   std::optional<ReasoningSplit> split_ = {};
+  std::optional<CallSplit> calls_ = {};
   std::string part_ = {};
   LogprobJson logprobs_ = {};
   std::size_t shown_ = 0;                                // characters of all parts

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "common/server/request_body.h"
+#include "common/server/tools.h"
 #include "common/text/grammar_syntax.h"
 #include "sampling.h"
 
@@ -134,6 +135,18 @@ std::shared_ptr<Constraint> made(const Given& given, Constraints& constraints) {
       });
 }
 
+/// A constraint decides where a text ends.
+void require_own_end(const std::string& key, JsonOptions& values, const ServedModel& model) {
+  if (model.ends.empty())
+    throw HttpError(400, key + " needs a model with an end-of-text token, and this one has none", key);
+  const nlohmann::json* const ignores = values.find("ignore_eos");
+  const nlohmann::json* const least = values.find("min_tokens");
+  if (ignores != nullptr && *ignores == true)
+    throw HttpError(400, key + " decides where a text ends, so leave out ignore_eos", "ignore_eos");
+  if (least != nullptr && least->is_number() && *least > 0)
+    throw HttpError(400, key + " decides where a text ends, so leave out min_tokens", "min_tokens");
+}
+
 }  // namespace
 
 std::shared_ptr<Constraint> Constraints::find(const std::string& name) {
@@ -199,16 +212,28 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
     throw HttpError(
         400, fmt::format("{} and {} both limit the text: use one of them", given.key, all[1].second.key),
         all[1].first);
-  if (model.ends.empty())
-    throw HttpError(400, key + " needs a model with an end-of-text token, and this one has none", key);
-  const nlohmann::json* const ignores = values.find("ignore_eos");
-  const nlohmann::json* const least = values.find("min_tokens");
-  if (ignores != nullptr && *ignores == true)
-    throw HttpError(400, key + " decides where a text ends, so leave out ignore_eos", "ignore_eos");
-  if (least != nullptr && least->is_number() && *least > 0)
-    throw HttpError(400, key + " decides where a text ends, so leave out min_tokens", "min_tokens");
+  require_own_end(key, values, model);
   return std::make_shared<TextConstraint>(
       key, about(key, [&, &given = given] { return made(given, *model.constraints); }), model.ends);
+}
+
+std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
+                                                 const ServedModel& model) {
+  const std::string key = "tools";
+  require_own_end(key, values, model);
+  std::string name = fmt::format("{} {}{}", key, tools.must_call, tools.may_repeat);
+  for (const CalledFunction& one : tools.functions) name += fmt::format(" {} {}", one.name, one.parameters);
+  return std::make_shared<TextConstraint>(
+      key,
+      about(key,
+            [&] {
+              return model.constraints->find_or_make(name, [&](std::shared_ptr<const SortedTokens> tokens) {
+                return Constraint::of_grammar(
+                    answer_rules(*model.call_form, tools.functions, tools.must_call, tools.may_repeat),
+                    std::move(tokens));
+              });
+            }),
+      model.ends);
 }
 
 }  // namespace staircase

@@ -17,6 +17,7 @@ namespace staircase {
 
 struct JsonOptions;
 struct ServedModel;
+struct Tools;
 
 /// The constraints of a model's texts. It keeps the latest ones: requests that repeat one share its masks.
 /// From any thread; the constraints themselves belong to the model thread once a request has them.
@@ -51,6 +52,8 @@ class TextConstraint {
   TextConstraint(std::string key, std::shared_ptr<Constraint> constraint, EndTokens ends)
       : key_(std::move(key)), keep_{std::move(constraint)}, ends_(std::move(ends)) {}
 
+  const std::string& key() const { return key_; }
+
   /// For a row of its own.
   KeepConstraint row() const { return keep_; }
 
@@ -74,7 +77,12 @@ class TextConstraint {
 std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string_view body,
                                                 const ServedModel& model);
 
-/// The keys that it reads.
+/// The constraint of an answer that may, or must, call functions of which there is at least one. The model
+/// has a form for that. Throws as above.
+std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
+                                                 const ServedModel& model);
+
+/// The keys that read_constraint reads.
 const std::vector<std::string>& constraint_keys();
 
 }  // namespace staircase

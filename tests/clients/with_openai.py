@@ -154,18 +154,46 @@ class Chats(unittest.TestCase):
         self.assertEqual(list(json.loads(answer.message.content)), ["kind", "wild"])
         stream = self.chat(stream=True, **keys)
         self.assertEqual("".join(part.choices[0].delta.content or "" for part in stream), answer.message.content)
-        fails = {"guided_regex": "(fox ){9}(a?){900}b"}  # in too many states after nine foxes
+        fails = {"guided_regex": "(fox ){9}(a?){2100}b"}  # in too many states after nine foxes
         with self.assertRaises(openai.BadRequestError):
             self.chat(extra_body=fails, max_completion_tokens=60)
         with self.assertRaisesRegex(openai.APIError, "at most 2000 are followed"):
             list(self.chat(stream=True, extra_body=fails, max_completion_tokens=60))
+
+    def test_calls_of_functions(self):
+        tools = [{"type": "function", "function": {"name": name, "description": "Works with two numbers.", "parameters": {
+            "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9},
+                                             "b": {"type": "integer", "minimum": 0, "maximum": 9}},
+            "required": ["a", "b"], "additionalProperties": False}}} for name in ("add", "multiply")]
+        work = {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}
+        messages = [{"role": "user", "content": "3 times 4?"}]
+        for turn in range(3):  # the loop of an agent
+            keys = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "seed": turn, "temperature": 1,
+                    "max_completion_tokens": 100}
+            answer = self.chat(messages, **keys).choices[0]
+            self.assertEqual(answer.finish_reason, "tool_calls")
+            with self.client.chat.completions.stream(model=MODEL, messages=messages, **keys) as stream:
+                kinds = {event.type for event in stream}
+                streamed = stream.get_final_completion().choices[0]
+            self.assertIn("tool_calls.function.arguments.delta", kinds)
+            self.assertEqual(streamed.finish_reason, "tool_calls")
+            (call,), (same,) = answer.message.tool_calls, streamed.message.tool_calls
+            self.assertEqual((call.function.name, call.function.arguments), (same.function.name, same.function.arguments))
+            result = work[call.function.name](**json.loads(call.function.arguments))
+            messages += [answer.message, {"role": "tool", "tool_call_id": call.id, "content": str(result)}]
+        one = self.chat(messages, tools=tools, tool_choice={"type": "function", "function": {"name": "add"}}, max_completion_tokens=100)
+        self.assertEqual([call.function.name for call in one.choices[0].message.tool_calls], ["add"])
+        self.assertTrue(self.chat(messages, tools=tools).choices[0].message.content)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat([*messages, {"role": "tool", "tool_call_id": "call_of_nobody", "content": "7"}], tools=tools)
+        self.assertEqual(caught.exception.param, "messages[7].tool_call_id")
 
     def test_errors(self):
         picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
         for key, keys in (("messages", {"max_completion_tokens": 100000}), ("temperature", {"temperature": -1}),
                           ("messages[0].content[0]", {"messages": picture}),
                           ("messages", {"messages": [{"role": "user", "content": "a fox " * 2000}]}),
-                          ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+                          ("tools[1].function.name", {"tools": [{"type": "function", "function": {"name": "f"}}] * 2}),
                           ("response_format", {"response_format": {"type": "json_schema", "json_schema": {
                               "name": "a", "schema": {"uniqueItems": True}}}})):
             with self.assertRaises(openai.BadRequestError) as caught:

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/base/file.h"
 #include "common/server/chat_request.h"
@@ -28,10 +29,15 @@ int mark(const char* text) {
 }
 
 const ServedModel& model() {
-  static const ServedModel served("smol", tokenizer(),
-                                  {.vocab_size = tokenizer().vocab_size(),
-                                   .n_positions = 64,
-                                   .end_tokens = EndTokens({mark("<|im_end|>")})});
+  static const ServedModel served = [] {
+    ServedModel one("smol", tokenizer(),
+                    {.vocab_size = tokenizer().vocab_size(),
+                     .n_positions = 64,
+                     .end_tokens = EndTokens({mark("<|im_end|>")})});
+    one.call_form = CallForm{
+        "<tool_call>", false, "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
+    return one;
+  }();
   return served;
 }
 
@@ -521,6 +527,104 @@ TEST_CASE("each text has its own reasoning, and without a request it stays in th
     CHECK(plain.client->answer["choices"][0]["message"] ==
           json{{"role", "assistant"}, {"content", "a</think>b"}, {"refusal", nullptr}});
   }
+}
+
+TEST_CASE("calls are separated from the content, wherever tokens cut them, whole and in streams") {
+  struct Case {
+    std::string text;
+    json content;
+    std::vector<std::pair<std::string, std::string>> calls = {};  // names and arguments
+  };
+  const std::string add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"é}\"}}\n</tool_call>";
+  const std::string now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+  const std::vector<Case> cases{{"Hello. <tool", "Hello. <tool"},
+                                {"", ""},
+                                {add, nullptr, {{"add", "{\"a\": \"é}\"}"}}},
+                                {"I add.\n" + add, "I add.", {{"add", "{\"a\": \"é}\"}"}}},
+                                {add + "\n" + now, nullptr, {{"add", "{\"a\": \"é}\"}"}, {"now", "{}"}}}};
+  const std::string tools =
+      R"(, "logprobs": true, "tools": [{"type": "function", "function": {"name": "now"}}])";
+  for (const Case& one : cases) {
+    const std::string& text = one.text;
+    const json& content = one.content;
+    const auto& calls = one.calls;
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+      std::vector<std::string> pieces{text.substr(0, cut), text.substr(cut)};
+      if (cut == text.size()) {
+        pieces.clear();
+        for (const char byte : text) pieces.emplace_back(1, byte);
+      }
+      CAPTURE(text);
+      CAPTURE(cut);
+      const char* const end = calls.empty() ? "stop" : "tool_calls";
+      Answer whole(tools), parts(tools + R"(, "stream": true)");
+      whole.add_texts(pieces).end();
+      parts.add_texts(pieces).end();
+      const json& choice = whole.client->answer["choices"][0];
+      CHECK(choice["finish_reason"] == end);
+      const json& chosen = choice["logprobs"];
+      CHECK((chosen.is_null() ? 0 : chosen["content"].size()) == pieces.size());
+      const json& message = choice["message"];
+      CHECK(message["content"] == content);
+      CHECK(message.contains("tool_calls") == !calls.empty());
+      std::set<std::string> ids;
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const json& call = message["tool_calls"][i];
+        CHECK(call["type"] == "function");
+        CHECK(call["function"] == json{{"name", calls[i].first}, {"arguments", calls[i].second}});
+        CHECK(ids.insert(call["id"]).second);
+        CHECK(call.size() == 3);
+      }
+      json said, made = json::array();
+      std::size_t told = 0;
+      const std::vector<json> events = parts.client->events();
+      for (const json& event : events) {
+        const json& delta = event["choices"][0]["delta"];
+        if (delta.contains("content") && !delta["content"].is_null())
+          said = said.is_null() ? delta["content"]
+                                : json(said.get<std::string>() + delta["content"].get<std::string>());
+        for (const json& call : delta.value("tool_calls", json::array())) {
+          CHECK(delta.size() == 1);
+          if (call.contains("id")) {
+            CHECK(call["index"] == made.size());
+            CHECK(call["type"] == "function");
+            CHECK(ids.insert(call["id"]).second);
+            made.push_back(call["function"]);
+          } else {
+            CHECK(call["index"] == made.size() - 1);
+            CHECK(call.size() == 2);
+            made.back()["arguments"] = made.back()["arguments"].get<std::string>() +
+                                       call["function"]["arguments"].get<std::string>();
+          }
+        }
+        const json& logprobs = event["choices"][0]["logprobs"];
+        if (!logprobs.is_null()) told += logprobs["content"].size();
+      }
+      CHECK(events.front()["choices"][0]["delta"] == json{{"role", "assistant"}, {"content", nullptr}});
+      CHECK(events.back()["choices"][0]["finish_reason"] == end);
+      CHECK(told == pieces.size());
+      CHECK((said.is_null() ? "" : said.get<std::string>()) ==
+            (content.is_null() ? "" : content.get<std::string>()));
+      CHECK(made.size() == calls.size());
+      for (std::size_t i = 0; i < made.size(); ++i)
+        CHECK(made[i] == json{{"name", calls[i].first}, {"arguments", calls[i].second}});
+    }
+  }
+}
+
+TEST_CASE("a call that reaches max_tokens ends there, and each text has its own calls") {
+  Answer both(R"(, "n": 2, "tools": [{"type": "function", "function": {"name": "now"}}])");
+  both.add_texts({"<tool_call>\n{\"name\": \"now\", \"arguments\": {"}, 1).end(FinishReason::kLength, 1);
+  both.add_texts({"Hello."}, 0).end(FinishReason::kStop, 0);
+  const json& choices = both.client->answer["choices"];
+  CHECK(choices[0]["message"] == json{{"role", "assistant"}, {"content", "Hello."}, {"refusal", nullptr}});
+  CHECK(choices[0]["finish_reason"] == "stop");
+  CHECK(choices[1]["message"]["tool_calls"][0]["function"] == json{{"name", "now"}, {"arguments", "{"}});
+  CHECK(choices[1]["finish_reason"] == "length");
+  // Without functions, the same text is content.
+  Answer plain("");
+  plain.add_texts({"<tool_call>"}).end();
+  CHECK(plain.client->answer["choices"][0]["message"]["content"] == "<tool_call>");
 }
 
 TEST_CASE("an answer is passed on with its tokens, except the end-of-text tokens and those that were cut") {

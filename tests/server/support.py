@@ -18,7 +18,12 @@ sys.path.append(str(ROOT / "tests"))
 PROGRAM = BUILD / "steps/68-graceful-shutdown"
 CHATS = BUILD / "steps/97-chat-server"      # answers conversations as well
 ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP
-TEMPLATE = """{% for message in messages %}{{ message.role }}:{{ message.content }}<|endoftext|>
+# With the calls of Hermes and Qwen; schemas would fill the context of a small model.
+TEMPLATE = """{% for tool in tools or [] %}{{ tool.function.name }}: {{ tool.function.description }}
+{% endfor %}{% for message in messages %}{{ message.role }}:{{ message.content }}{% for call in message.tool_calls or [] %}
+{{ '\\n' if not loop.first }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|endoftext|>
 {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
 PATIENCE = float(os.environ.get("STAIRCASE_PATIENCE", "1"))  # a sanitizer makes all of it slower
 SANITIZED = PATIENCE > 1

@@ -232,9 +232,9 @@ class Chats(unittest.TestCase):
                               ([{"role": "user", "content": None}], "messages[0].content"),
                               ([user([{"type": "image_url", "image_url": {"url": "x"}}])], "messages[0].content[0]"),
                               ([user("a"), {"role": "assistant", "content": "b", "tool_calls": [{}]}],
-                               "messages[1].tool_calls")):
+                               "messages[1].tool_calls[0]")):
             self.assertEqual(self.refused({"messages": messages})["param"], key)
-        self.assertEqual(self.refused({"messages": [user("a")], "tools": [{}]})["param"], "tools")
+        self.assertEqual(self.refused({"messages": [user("a")], "tools": [{}]})["param"], "tools[0].type")
         self.assertEqual(self.refused({"messages": [user("a" * 10 * 2**20)]}, 413)["param"], None)
         self.assertIn("512 tokens", self.refused({"messages": [user("a")] * 1000})["message"])
         self.assertEqual(self.server.ask("GET", "/v1/chat/completions")[0], 405)

@@ -1,0 +1,40 @@
+// The form in which a model writes calls of functions. Each family has its own, and the model's template
+// shows it: it writes the calls of earlier answers as the model has learned to make them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/server/conversation.h"
+#include "common/text/grammar_rules.h"
+
+namespace staircase {
+
+/// A call is `begin`, the function's name, `middle`, the arguments as a JSON object, and `end`.
+struct CallForm {
+  std::string marker;  ///< the beginning of `begin`: a text that has it calls a function
+  bool is_whole_text;  ///< the marker counts only where the text begins; otherwise text may precede it
+  std::string begin, middle, end;
+  std::string separator;  ///< between two calls; empty if a text has at most one
+};
+
+/// The form of calls in the template's text; nothing if it is none of those known here, or if the template
+/// leaves out functions or their results. Known are those of Hermes and Qwen, and of Llama 3:
+///
+///     <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
+///     {"name": "add", "parameters": {"a": 1}}
+std::optional<CallForm> call_form_of(ChatPrompts& prompts);
+
+/// A function that an answer may call. Its name needs no escape in JSON.
+struct CalledFunction {
+  std::string name, parameters;  ///< the latter a JSON Schema of objects
+};
+
+/// The texts of answers that may or must call these functions: one or, if `may_repeat`, more of them. If no
+/// call is needed, any text without the marker is an answer, and may precede the calls. Throws UsageError
+/// with the function's name for parameters that json_schema_rules refuses.
+GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction>& functions, bool must_call,
+                          bool may_repeat);
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+// Separates the calls of functions in an answer from the rest.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/server/call_form.h"
+
+namespace staircase {
+
+/// A call that begins, which has a name, or more of its arguments.
+struct CallPart {
+  int index;  ///< of the call in its answer
+  std::string name = {}, arguments = {};
+};
+
+struct SplitCalls {
+  std::string content = {};
+  std::vector<CallPart> calls = {};
+};
+
+/// Takes an answer of answer_rules in pieces that may cut anything. White space next to a call belongs to
+/// nothing. Of a call that ends before its arguments begin, nothing is left.
+class CallSplit {
+ public:
+  explicit CallSplit(CallForm form) : form_(std::move(form)) {}
+
+  SplitCalls push(std::string_view text);
+
+  /// The rest, at the end of the answer: the beginning of a marker that never came.
+  std::string finish();
+
+  /// Whether a call has begun.
+  bool calls() const { return index_ >= 0; }
+
+ private:
+  enum class Place { kContent, kRest, kName, kArguments, kEnd, kBetween };
+
+  bool read_on(SplitCalls& parts);
+  bool read_content(SplitCalls& parts);
+  bool read_arguments(SplitCalls& parts);
+  bool skip(const std::string& text, Place next);
+
+  CallForm form_;
+  Place place_ = Place::kContent;
+  int index_ = -1;         // of the latest call
+  std::string held_ = {};  // not yet read
+  int depth_ = 0;          // of the arguments: open braces and brackets
+  bool in_string_ = false, is_escaped_ = false;
+};
+
+}  // namespace staircase

@@ -1,0 +1,126 @@
+"""Calls of functions as clients see them: their arguments are valid under the schemas, streams say the same, results go
+back, and texts without calls are what they are without functions. The judge is test_constraints' validator."""
+
+import json
+import random
+import re
+import unittest
+
+from support import ChatServer
+from test_chat import chat, content, events, post, user
+from test_constraints import is_valid, schema
+
+def tool(name, properties, required=()):
+    return {"type": "function", "function": {"name": name, "description": f"About {name}.", "parameters": {
+        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False}}}
+
+
+def choice_of(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+ANIMAL = tool("animal", {"kind": {"enum": ["fox", "lion"]}, "age": {"type": "integer", "minimum": 1, "maximum": 9}}, ["kind", "age"])
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
+
+
+class Tools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(ChatServer("--max-batch-size", 4))
+
+    def choice(self, **keys):
+        keys = {"tools": [ANIMAL, NOTHING], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 150,
+                "temperature": 1, **keys}
+        return chat(self.server, "Who?", **keys)["choices"][0]
+
+    def merged(self, **keys):
+        """The message that a stream's events make, and its last reason."""
+        message, reason = {"content": None, "tool_calls": []}, None
+        for event in events(self.server, "Who?", max_tokens=150, temperature=1, **keys):
+            choice = event["choices"][0]
+            reason = choice["finish_reason"] or reason
+            if choice["delta"].get("content") is not None:
+                message["content"] = (message["content"] or "") + choice["delta"]["content"]
+            for call in choice["delta"].get("tool_calls", []):
+                if "id" in call:
+                    self.assertEqual(call["index"], len(message["tool_calls"]))
+                    message["tool_calls"].append(call["function"])
+                else:
+                    self.assertEqual(call["index"], len(message["tool_calls"]) - 1)
+                    message["tool_calls"][-1]["arguments"] += call["function"]["arguments"]
+        return message, reason
+
+    def test_arguments_are_valid_under_random_schemas_and_a_stream_says_the_same(self):
+        ended = 0
+        for seed in range(30):
+            draw = random.Random(seed)
+            properties = {name: schema(draw, 1) for name in draw.sample(["zoo", "age", "é"], draw.randint(1, 2))}
+            made = tool("tell", properties, draw.sample(list(properties), 1))
+            keys = {"tools": [ANIMAL, made], "tool_choice": draw.choice(["required", choice_of("tell")]), "seed": seed}
+            with self.subTest(keys):
+                choice = self.choice(**keys)
+                said, reason = self.merged(parallel_tool_calls=False, **keys)
+                message = choice["message"]
+                self.assertIsNone(message["content"])
+                self.assertEqual(reason, choice["finish_reason"])
+                self.assertEqual(said["tool_calls"], [call["function"] for call in message.get("tool_calls", [])])
+                self.assertIsNone(said["content"])
+                if choice["finish_reason"] == "length":
+                    continue
+                ended += 1
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                (call,) = message["tool_calls"]
+                self.assertEqual((call["type"], set(call)), ("function", {"id", "type", "function"}))
+                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                if keys["tool_choice"] != "required":
+                    self.assertEqual(name, "tell")
+                parameters = {one["function"]["name"]: one["function"]["parameters"] for one in keys["tools"]}[name]
+                self.assertTrue(is_valid(arguments, parameters), arguments)
+        self.assertGreater(ended, 15)
+
+    def test_several_calls_have_ids_of_their_own(self):
+        most = 0
+        (line,) = post(self.server, "/tokenize", {"prompt": "\n", "add_special_tokens": False})[2]["tokens"]
+        for seed in range(12):
+            calls = self.choice(seed=seed, parallel_tool_calls=True, tools=[NOTHING], logit_bias={str(line): 8})["message"]["tool_calls"]
+            self.assertEqual(len({call["id"] for call in calls}), len(calls))
+            self.assertEqual({call["function"]["name"] for call in calls}, {"nothing"})
+            most = max(most, len(calls))
+        self.assertGreater(most, 1)
+
+    def test_without_a_call_the_answer_is_that_of_the_same_prompt(self):
+        for talk in ("Who?", "Tell me of the king."):
+            asked = {"messages": [user(talk)], "tools": [ANIMAL, NOTHING]}
+            prompt = post(self.server, "/apply-template", asked)[2]["prompt"]
+            self.assertIn("About animal.", prompt)
+            tokens = post(self.server, "/tokenize", asked)[2]["tokens"]
+            text = self.server.texts(tokens, max_tokens=60, temperature=0)[0]
+            choice = chat(self.server, talk, tools=asked["tools"], tool_choice="auto", max_tokens=60, temperature=0)["choices"][0]
+            self.assertEqual(choice["message"]["content"], text)
+            self.assertNotIn("tool_calls", choice["message"])
+            said, reason = self.merged(tools=asked["tools"], seed=1)
+            self.assertEqual(self.choice(tools=asked["tools"], tool_choice="auto", seed=1)["message"]["content"], said["content"])
+            self.assertEqual(said["tool_calls"], [])
+            self.assertIn(reason, ("stop", "length"))
+
+    def test_a_conversation_goes_on_with_the_results_of_its_calls(self):
+        messages = [user("Who?")]
+        for seed in range(3):
+            answer = chat(self.server, messages, tools=[NOTHING], tool_choice="required", parallel_tool_calls=False, seed=seed)
+            message = answer["choices"][0]["message"]
+            messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Done."}]
+        prompt = post(self.server, "/apply-template", {"messages": messages})[2]["prompt"]
+        self.assertEqual(len(re.findall(r'<tool_call>\n\{"name": "nothing", "arguments": \{\}\}\n</tool_call>', prompt)), 3)
+        self.assertEqual(prompt.count("tool:Done."), 3)
+        status, _, refused = post(self.server, "/v1/chat/completions", {"messages": messages + messages[-1:]})
+        self.assertEqual((status, refused["error"]["param"]), (400, "messages[7].tool_call_id"))
+
+    def test_a_model_without_a_form_of_calls_refuses_them_and_answers(self):
+        with ChatServer(template="{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}") as server:
+            status, _, refused = post(server, "/v1/chat/completions", {"messages": [user("Who?")], "tools": [NOTHING]})
+            self.assertEqual((status, refused["error"]["param"], refused["error"]["code"]), (400, "tools", "unsupported_parameter"))
+            self.assertTrue(content(chat(server, "Who?", tools=[], max_tokens=5)))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,570 @@
+// Calls of functions: which templates have a form for them, which answers may call, how an answer is split
+// into its calls, and what a body may say about functions and earlier calls.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "common/server/call_form.h"
+#include "common/server/call_split.h"
+#include "common/server/chat_request.h"
+#include "grammar.h"
+#include "row.h"
+#include "tests/error_message.h"
+
+using namespace staircase;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+/// As those of Hermes and Qwen.
+const std::string kHermes =
+    "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor "
+    "%}<|im_end|>\n"
+    "{% endif %}{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ "
+    "m.content }}\n"
+    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ '\\n' if m.content or not loop.first }}<tool_call>\n"
+    "{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson "
+    "}}}\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
+    "endif %}";
+
+/// As that of Llama 3.
+const std::string kLlama =
+    "{% for tool in tools or [] %}{{ tool | tojson(indent=4) }}\n{% endfor %}{% for m in messages %}[{{ "
+    "m.role }}]"
+    "{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% "
+    "endif %}"
+    "{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "
+    "{{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}\n{% endfor %}";
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-6m");
+  return loaded;
+}
+
+class TemplatePrompts : public ChatPrompts {
+ public:
+  explicit TemplatePrompts(const std::string& source) : template_(source, {}, "folder/t.jinja") {}
+
+  Rendered render(const Conversation& conversation) override { return conversation.rendered_by(template_); }
+  std::vector<int> encode(const Rendered& prompt) override { return encode_chat(tokenizer(), prompt); }
+
+ private:
+  ChatTemplate template_;
+};
+
+std::optional<CallForm> form_of(const std::string& source) {
+  TemplatePrompts prompts(source);
+  return call_form_of(prompts);
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  REQUIRE(at != text.npos);
+  return text.replace(at, from.size(), to);
+}
+
+ServedModel model_of(const std::string& source) {
+  const int end = tokenizer().special_tokens().front();
+  ServedModel model(
+      "models/tales", tokenizer(),
+      {.vocab_size = tokenizer().vocab_size(), .n_positions = 4096, .end_tokens = EndTokens({end})});
+  model.call_form = form_of(source);
+  return model;
+}
+
+const std::string kUser = R"({"role": "user", "content": "Hello"})";
+const std::string kAdd =
+    R"({"type": "function", "function": {"name": "add", "description": "Adds.", "parameters":
+  {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}, "b": {"enum": ["x", "}\n"]}},
+   "required": ["a"], "additionalProperties": false}}})";
+const std::string kNow = R"({"type": "function", "function": {"name": "now"}})";
+
+/// A request whose messages are a user's, or those given.
+std::string refusal(const std::string& more, const std::string& messages = kUser,
+                    const std::string& source = kHermes) {
+  TemplatePrompts prompts(source);
+  try {
+    ChatRequest request(fmt::format(R"({{"messages": [{}]{}}})", messages, more), model_of(source), prompts);
+    row_options(request);
+  } catch (const HttpError& error) {
+    return fmt::format("{} {}: {}", error.status, error.key, error.what());
+  }
+  return "";
+}
+
+std::string prompt(const std::string& more, const std::string& messages = kUser,
+                   const std::string& source = kHermes) {
+  TemplatePrompts prompts(source);
+  return ChatRequest(fmt::format(R"({{"messages": [{}]{}}})", messages, more), model_of(source), prompts)
+      .rendered()
+      .text;
+}
+
+struct Call {
+  std::string name, arguments;
+
+  bool operator==(const Call&) const = default;
+};
+
+/// An answer as a reader takes it apart, who looks for the markers from the left; nothing if it is no answer.
+struct Read {
+  std::string content;
+  std::vector<Call> calls;
+};
+std::optional<Read> read(const CallForm& form, std::string text) {
+  Read read;
+  const auto take = [&](const std::string& begin) {
+    const bool is_there = text.starts_with(begin);
+    if (is_there) text.erase(0, begin.size());
+    return is_there;
+  };
+  const std::size_t first =
+      form.is_whole_text ? (text.starts_with(form.marker) ? 0 : text.npos) : text.find(form.marker);
+  read.content = text.substr(0, first);
+  if (first == text.npos) return read;
+  read.content.erase(read.content.find_last_not_of(" \n\t\r") + 1);
+  text.erase(0, first);
+  do {
+    if (!take(form.begin)) return {};
+    Call& call = read.calls.emplace_back();
+    const std::size_t quote = text.find('"');
+    if (quote == text.npos) return {};
+    call.name = text.substr(0, quote);
+    text.erase(0, quote);
+    if (!take(form.middle)) return {};
+    // The shortest text that is an object: no object begins another one.
+    std::size_t length = 0;
+    json value;
+    for (; text.starts_with("{") && length <= text.size(); ++length) {
+      value = json::parse(text.substr(0, length), nullptr, false);
+      if (value.is_object()) break;
+    }
+    if (!value.is_object()) return {};
+    call.arguments = text.substr(0, length);
+    text.erase(0, length);
+    const bool fits = call.name == "add"
+                          ? value.contains("a") && value["a"].is_number_integer() && value["a"] >= 0 &&
+                                value["a"] <= 9 && value.size() == (value.contains("b") ? 2u : 1u) &&
+                                (!value.contains("b") || value["b"] == "x" || value["b"] == "}\n")
+                          : (call.name == "now" || call.name == "now_utc") && value.empty();
+    if (!fits || !take(form.end)) return {};
+  } while (!form.separator.empty() && take(form.separator));
+  if (!text.empty()) return {};
+  return read;
+}
+
+/// An answer, often a valid one.
+std::string drawn(const CallForm& form, std::mt19937& random) {
+  const auto one_of = [&](const std::vector<std::string>& all) { return all[random() % all.size()]; };
+  std::vector<std::string> pieces;
+  while (random() % 3 == 0)
+    pieces.push_back(one_of({"Hi ", "<", "<tool_", "\n", "é", "\xff", "{\"name\"", "<tool_call", "{"}));
+  for (auto calls = random() % 4; calls > 0; --calls) {
+    pieces.push_back(form.begin);
+    const std::string name = one_of({"add", "now", "now_utc"});
+    pieces.push_back(name);
+    pieces.push_back(form.middle);
+    pieces.push_back(name == "add"
+                         ? one_of({R"({"a": 3})", R"({"a":0, "b": "x"})", R"({"a": 9, "b": "}\n"})"})
+                         : one_of({"{}", "{ }"}));
+    pieces.push_back(form.end);
+    if (calls > 1) pieces.push_back(form.separator);
+  }
+  if (random() % 2 == 0) {
+    const std::string other = one_of({"", "Hi", "}", "\n", "{}", R"({"a": 10})", R"({"b": "x"})", "nowadd",
+                                      form.begin, form.marker, form.middle, form.end, "now", "\"", " "});
+    if (pieces.empty() || random() % 2 == 0) {
+      pieces.insert(pieces.begin() + static_cast<std::ptrdiff_t>(random() % (pieces.size() + 1)), other);
+    } else {
+      pieces[random() % pieces.size()] = other;
+    }
+  }
+  std::string text;
+  for (const std::string& piece : pieces) text += piece;
+  return text;
+}
+
+std::vector<CalledFunction> functions() {
+  const auto parameters = json::parse(kAdd)["function"]["parameters"];
+  // In the order of the properties.
+  const std::string none = R"({"type": "object", "additionalProperties": false})";
+  return {{"add", parameters.dump()}, {"now", none}, {"now_utc", none}};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a template's form of calls is the one in which it writes them, if it shows functions and results") {
+  const auto hermes = form_of(kHermes), llama = form_of(kLlama);
+  REQUIRE(hermes);
+  CHECK(hermes->marker == "<tool_call>");
+  CHECK_FALSE(hermes->is_whole_text);
+  CHECK(hermes->separator == "\n");
+  REQUIRE(llama);
+  CHECK(llama->marker == "{\"name\": \"");
+  CHECK(llama->is_whole_text);
+  CHECK(llama->separator.empty());
+  for (const auto& [from_, to] : std::vector<std::pair<std::string, std::string>>{
+           {"tool | tojson", "tool.function.name"},   // its descriptions are left out
+           {"<tool_response>\n{{ m.content }}", ""},  // and the results
+           {"arguments | tojson", "arguments.hour"},  // and the arguments
+           {"<tool_call>\n{", "<tool_call>{"},        // another form
+           {"\"arguments\": ", "\"arguments\":"},
+           {"\n</tool_call>", "</tool_call>"},
+           {"{{ '\\n' if m.content or not loop.first }}", ""}}) {
+    const auto& from = from_;  // clang 14 captures no structured binding
+    CAPTURE(from);
+    CHECK_FALSE(form_of(replaced(kHermes, from, to)));
+  }
+  CHECK_FALSE(form_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"));
+  CHECK_FALSE(form_of("{{ raise_exception('never') }}"));
+  CHECK_FALSE(
+      form_of("{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}"));
+}
+
+TEST_CASE(
+    "an answer is valid exactly if a reader finds only valid calls in it, wherever its tokens are cut") {
+  std::mt19937 random(1);
+  for (const std::string& source : {kHermes, kLlama}) {
+    const CallForm form = form_of(source).value();
+    for (const bool must_call : {false, true}) {
+      for (const bool may_repeat : {false, true}) {
+        const Grammar grammar(answer_rules(form, functions(), must_call, may_repeat));
+        int valid = 0, calling = 0;
+        for (int i = 0; i < 3000; ++i) {
+          const std::string text = drawn(form, random);
+          CAPTURE(text);
+          const auto expected = read(form, text);
+          bool is_valid = expected.has_value();
+          if (is_valid && must_call) is_valid = !expected->calls.empty() && text.starts_with(form.marker);
+          if (is_valid && !may_repeat) is_valid = expected->calls.size() <= 1;
+          REQUIRE(grammar.accepts(grammar.after(grammar.start(), text)) == is_valid);
+          if (!is_valid) continue;
+          ++valid;
+          calling += expected->calls.size() > (may_repeat && !form.separator.empty());
+          CallSplit split(form);
+          Read got;
+          for (std::size_t begin = 0; begin < text.size();) {
+            const std::size_t length = 1 + random() % (random() % 2 == 0 ? 3 : 40);
+            SplitCalls parts = split.push(text.substr(begin, length));
+            got.content += parts.content;
+            for (const auto& [index, name, arguments] : parts.calls) {
+              if (!name.empty()) got.calls.push_back({name, ""});
+              REQUIRE(index == std::ssize(got.calls) - 1);
+              got.calls.back().arguments += arguments;
+            }
+            begin += length;
+          }
+          got.content += split.finish();
+          REQUIRE(got.content == expected->content);
+          REQUIRE(got.calls == expected->calls);
+          CHECK(split.calls() == !got.calls.empty());
+        }
+        CHECK(valid > 200);
+        CHECK(calling > 100);
+      }
+    }
+  }
+}
+
+TEST_CASE("a call that is cut off keeps its arguments so far, and nothing of it before they begin") {
+  for (const std::string& source : {kHermes, kLlama}) {
+    const CallForm form = form_of(source).value();
+    const std::string whole = form.begin + "add" + form.middle + R"({"a": 3})" + form.end;
+    for (std::size_t length = 0; length <= whole.size(); ++length) {
+      CAPTURE(length);
+      CallSplit split(form);
+      const SplitCalls parts = split.push(std::string_view(whole).substr(0, length));
+      const std::string rest = split.finish();
+      const std::size_t head = form.begin.size() + 3 + form.middle.size();
+      CHECK(split.calls() == (length >= head));
+      CHECK(rest == (length < form.marker.size() ? whole.substr(0, length) : ""));
+      CHECK(parts.content.empty());
+      if (length < head) continue;
+      REQUIRE(parts.calls.size() == 1);
+      CHECK(parts.calls[0].name == "add");
+      CHECK(parts.calls[0].arguments == std::string(R"({"a": 3})").substr(0, length - head));
+    }
+  }
+}
+
+TEST_CASE("functions reach the template without what is for the server only, and none without a choice") {
+  const std::string strict = replaced(kAdd, "\"Adds.\"", "\"Adds.\", \"strict\": true");
+  const std::string tools = fmt::format(R"(, "tools": [{}, {}])", strict, kNow);
+  const std::string text = prompt(tools);
+  CHECK(
+      text.find(
+          R"({"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object")") !=
+      text.npos);
+  CHECK(text.find(R"({"type": "function", "function": {"name": "now"}})") != text.npos);
+  CHECK(text.find("strict") == text.npos);
+  const std::string plain = prompt("");
+  CHECK(text != plain);
+  CHECK(prompt(tools + R"(, "tool_choice": "none")") == plain);
+  CHECK(prompt(R"(, "tools": [], "tool_choice": "none", "parallel_tool_calls": false)") == plain);
+  CHECK(prompt(R"(, "tools": null, "tool_choice": null, "parallel_tool_calls": null)") == plain);
+  for (const char* choice :
+       {R"("auto")", R"("required")", R"({"type": "function", "function": {"name": "now"}})"})
+    CHECK(prompt(fmt::format(R"({}, "tool_choice": {})", tools, choice)) == text);
+}
+
+TEST_CASE("calls and their results go back into the template") {
+  const std::string talk = R"({"role": "user", "content": "3 + 4, and the time?"},
+    {"role": "assistant", "content": null, "tool_calls": [
+      {"id": "c1", "type": "function", "index": 0, "function": {"name": "add", "arguments": "{\"b\":4,  \"a\": 3}"}},
+      {"id": "c2", "type": "function", "function": {"name": "now", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "7"})";
+  CHECK(prompt("", talk) ==
+        "<|im_start|>user\n3 + 4, and the time?<|im_end|>\n<|im_start|>assistant\n"
+        "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 4, \"a\": 3}}\n</tool_call>\n"
+        "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+  // What some templates read besides.
+  const std::string keys = replaced(kHermes, "{{ m.content }}\n</tool_response>",
+                                    "{{ m.content }} {{ m.name }} {{ m.tool_call_id }}\n</tool_response>");
+  CHECK(prompt("", talk, keys).find("\n7 add c1\n") != std::string::npos);
+  // The next message with calls may use an id again.
+  CHECK(refusal("", talk + ", " + talk) == "");
+  CHECK(begins_with(refusal("", talk, kLlama), "400 messages: "));  // its template takes one call
+  CHECK(refusal("", talk, kLlama).find("one call at once") != std::string::npos);
+}
+
+TEST_CASE("what a body says about functions is valid, or is refused with its place") {
+  const auto tools = [](const std::string& list) { return fmt::format(R"(, "tools": [{}])", list); };
+  const auto function = [&](const std::string& members) {
+    return tools(fmt::format(R"({{"type": "function", "function": {{{}}}}})", members));
+  };
+  const std::string both = tools(kAdd + ", " + kNow);
+  for (
+      const auto& [more_, message] : std::vector<std::pair<std::string, std::string>>{
+          {R"(, "tools": {})", "tools: tools is an object, but it must be a list of functions"},
+          {tools("5"), "tools[0]: tools[0] is 5, but it must be an object such as "},
+          {tools("{}"), "tools[0].type: tools[0].type is null, but it must be function"},
+          {tools(R"({"type": "web_search"})"), "tools[0].type: tools[0].type is \"web_search\", but "},
+          {tools(R"({"type": "function"})"),
+           "tools[0]: tools[0] is an object, but it must be an object such as "},
+          {tools(R"({"type": "function", "name": "f", "function": {"name": "f"}})"),
+           "tools[0].name: tools[0].name is not implemented: leave it out"},
+          {function(""),
+           "tools[0].function.name: tools[0].function.name is null, but it must be 1 to 64 of "},
+          {function(R"("name": "")"), "tools[0].function.name: "},
+          {function(R"("name": "a b")"), "tools[0].function.name: "},
+          {function(R"("name": "é")"), "tools[0].function.name: "},
+          {function(fmt::format(R"("name": "{}")", std::string(65, 'a'))), "tools[0].function.name: "},
+          {function(R"("name": "f", "description": 5)"), "tools[0].function.description: "},
+          {function(R"("name": "f", "strict": "yes")"), "tools[0].function.strict: "},
+          {function(R"("name": "f", "parameter": {})"),
+           "tools[0].function.parameter: tools[0].function.parameter is not implemented: leave it out"},
+          {function(R"("name": "f", "parameters": [])"), "tools[0].function.parameters: "},
+          {function(R"("name": "f", "parameters": {})"),
+           "tools[0].function.parameters: tools[0].function.parameters is an object, but it must be a JSON "
+           "Schema "
+           "with \"type\": \"object\""},
+          {function(
+               R"("name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 3}}})"),
+           "tools: the parameters of f: the schema cannot be used at /properties/a/multipleOf: "},
+          {function(
+               R"("name": "f", "parameters": {"type": "object", "required": ["a"], "properties": {"a": false}})"),
+           "tools: the parameters of f: no JSON value is valid under the schema"},
+          {tools(kAdd + ", " + kNow + ", " + kAdd),
+           "tools[2].function.name: tools[2].function.name is \"add\", which another tool has already"},
+          {both + R"(, "tool_choice": 5)",
+           "tool_choice: tool_choice is 5, but it must be none, auto, required or "},
+          {both + R"(, "tool_choice": "any")", "tool_choice: tool_choice is \"any\", but it must be none, "},
+          {both + R"(, "tool_choice": {"type": "allowed_tools"})", "tool_choice.type: "},
+          {both + R"(, "tool_choice": {"type": "function", "function": {"name": "sub"}})",
+           "tool_choice: tool_choice names the function \"sub\", which is none of the tools"},
+          {both + R"(, "tool_choice": {"type": "function", "function": {"name": "add", "a": 1}})",
+           "tool_choice.function.a: "},
+          {R"(, "tool_choice": "auto")", "tool_choice: tool_choice needs tools, and there are none"},
+          {R"(, "tools": [], "tool_choice": "required")", "tool_choice: tool_choice needs tools, "},
+          {both + R"(, "parallel_tool_calls": 1)", "parallel_tool_calls: "},
+          {both + R"(, "response_format": {"type": "json_object"})",
+           "tools: tools and response_format both limit the text: use one of them"},
+          {both + R"(, "ignore_eos": true)", "ignore_eos: tools decides where a text ends, "},
+          {both + R"(, "chat_template_kwargs": {"tools": [1]})", "chat_template_kwargs: "}}) {
+    const auto& more = more_;  // clang 14 captures no structured binding
+    CAPTURE(more);
+    const std::string refused = refusal(more);
+    CAPTURE(refused);
+    CHECK(begins_with(refused, "400 " + message));
+  }
+  CHECK(refusal(both + R"(, "tool_choice": "none", "response_format": {"type": "json_object"})") == "");
+  CHECK(refusal(both + R"(, "response_format": {"type": "text"})") == "");
+  CHECK(
+      refusal(function(fmt::format(R"("name": "{}", "description": null, "parameters": null, "strict": null)",
+                                   std::string(64, 'a')))) == "");
+}
+
+TEST_CASE("a result belongs to a call that waits for it, and a call has what templates read") {
+  const auto calls = [](const std::string& list) {
+    return kUser + R"(, {"role": "assistant", "content": "", "tool_calls": )" + list + "}";
+  };
+  const auto call = [](const std::string& arguments, const std::string& id = "c") {
+    return fmt::format(
+        R"({{"id": "{}", "type": "function", "function": {{"name": "add", "arguments": {}}}}})", id,
+        arguments);
+  };
+  const std::string good = call(R"("{\"a\": 1}")");
+  const std::string result = R"(, {"role": "tool", "tool_call_id": "c", "content": "7"})";
+  const std::string place = "messages[1].tool_calls";
+  CHECK(refusal("", calls("[" + good + "]") + result) == "");
+  for (const auto& [messages_, message] : std::vector<std::pair<std::string, std::string>>{
+           {kUser + result,
+            "messages[1].tool_call_id: messages[1].tool_call_id is \"c\", but no call before it with this id "
+            "waits for "
+            "a result"},
+           {kUser + R"(, {"role": "tool", "content": "7"})",
+            "messages[1].tool_call_id: messages[1].tool_call_id is \"\""},
+           {calls("[" + good + "]") + result + result, "messages[3].tool_call_id: "},
+           {calls("[" + good + "]") + ", " + calls("[" + call("\"{}\"", "d") + "]") + result,
+            "messages[4].tool_call_id: "},
+           {calls("[" + good + "]") + R"(, {"role": "tool", "tool_call_id": "c"})", "messages[2].content: "},
+           {kUser + R"(, {"role": "tool", "tool_call_id": 5, "content": "7"})", "messages[1].tool_call_id: "},
+           {calls("[" + good + ", " + good + "]"),
+            place + "[1].id: " + place + "[1].id is \"c\", which another call has already"},
+           {calls("{}"), place + ": " + place + " is an object, but it must be a list"},
+           {calls("[5]"), place + "[0]: "},
+           {calls(R"([{"id": "c", "function": {"name": "add", "arguments": "{}"}}])"), place + "[0]: "},
+           {calls(R"([{"id": "", "type": "function", "function": {"name": "add", "arguments": "{}"}}])"),
+            place + "[0]: "},
+           {calls(R"([{"id": "c", "type": "function"}])"), place + "[0]: "},
+           {calls(R"([{"id": "c", "type": "function", "function": 5}])"), place + "[0].function.name: "},
+           {calls("[" + call("\"\"") + "]"), place + "[0].function.arguments: "},
+           {calls("[" + call("{}") + "]"), place + "[0].function.arguments: "},
+           {calls("[" + call("\"[1]\"") + "]"),
+            place + "[0].function.arguments: " + place +
+                "[0].function.arguments holds an array, but it must be a JSON object"},
+           {calls("[" + call("\"{\\\"a\\\": " + std::string(200, '[') + std::string(200, ']') + "}\"") + "]"),
+            place + "[0].function.arguments: "},
+           {calls("[" + call("\"{" + std::string(20001, ':') + "}\"") + "]"),
+            place + "[0].function.arguments: the arguments of "},
+           {kUser + R"(, {"role": "user", "content": "a", "tool_calls": [{}]})",
+            "messages[1].tool_calls: messages[1].tool_calls is not implemented"},
+           {R"({"role": "user", "content": "a", "tool_call_id": "c"})", "messages[0].tool_call_id: "},
+           {kUser + R"(, {"role": "assistant", "content": null, "tool_calls": []})",
+            "messages[1].content: "}}) {
+    const auto& messages = messages_;  // clang 14 captures no structured binding
+    CAPTURE(messages);
+    const std::string refused = refusal("", messages);
+    CAPTURE(refused);
+    CHECK(begins_with(refused, "400 " + message));
+  }
+}
+
+TEST_CASE("a model whose template has no known form for calls refuses them, and answers without them") {
+  const std::string plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  const std::string tools = fmt::format(R"(, "tools": [{}])", kNow);
+  const std::string refused = "400 tools: this model's chat template writes no calls of functions in a form";
+  CHECK(begins_with(refusal(tools, kUser, plain), refused));
+  CHECK(begins_with(refusal("", kUser + R"(, {"role": "assistant", "content": "", "tool_calls": [{"id": "c",
+    "type": "function", "function": {"name": "f", "arguments": "{}"}}]})",
+                            plain),
+                    refused));
+  CHECK(refusal(tools + R"(, "tool_choice": "none")", kUser, plain) == "");
+  TemplatePrompts prompts(plain);
+  const std::string body = fmt::format(R"({{"messages": [{}]{}}})", kUser, tools);
+  CHECK(begins_with(error_message([&] { apply_template(body, model_of(plain), prompts); }),
+                    "this model's chat template"));
+  CHECK(begins_with(error_message([&] { tokenize(body, model_of(plain), prompts); }),
+                    "this model's chat template"));
+  CHECK(begins_with(error_message([&] { make_constraint(body, model_of(plain)); }),
+                    "this model's chat template"));
+  TemplatePrompts hermes(kHermes);
+  const json shown = json::parse(apply_template(body, model_of(kHermes), hermes));
+  CHECK(shown["prompt"] == prompt(tools));
+}
+
+TEST_CASE("thoughts may precede calls that are free, in a form that has calls within a text") {
+  const std::string thinks = kHermes + "<think>\n";
+  const auto tools = [&](const char* more) {
+    return fmt::format(R"(, "tools": [{}], "separate_reasoning": true{})", kNow, more);
+  };
+  CHECK(refusal(tools(""), kUser, thinks) == "");
+  CHECK(begins_with(refusal(tools(R"(, "tool_choice": "required")"), kUser, thinks),
+                    "400 separate_reasoning: the template lets this answer begin with thoughts"));
+  CHECK(refusal(tools(R"(, "tool_choice": "required")")) == "");
+  CHECK(begins_with(refusal(tools(""), kUser, kLlama),
+                    "400 separate_reasoning: this model's calls are whole answers"));
+}
+
+TEST_CASE("the tokens offered for an answer are those of its grammar, from the request to the row") {
+  const std::string body = fmt::format(R"({{"messages": [{}], "tools": [{}, {}]}})", kUser, kAdd, kNow);
+  const ServedModel model = model_of(kHermes);
+  TemplatePrompts prompts(kHermes);
+  for (const auto& [choice_, text_, valid] : std::vector<std::tuple<std::string, std::string, bool>>{
+           {"", "Hello.", true},
+           {"", "I add.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 3}}\n</tool_call>", true},
+           {"", "<tool_call>\n{\"name\": \"sub\"", false},
+           {"\"required\"", "Hello.", false},
+           {"\"required\"", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", true},
+           {R"({"type": "function", "function": {"name": "add"}})",
+            "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", false},
+           {R"({"type": "function", "function": {"name": "add"}})",
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 3}}\n</tool_call>", true}}) {
+    const std::string &choice = choice_, &text = text_;  // clang 14 captures no structured binding
+    CAPTURE(choice);
+    CAPTURE(text);
+    ChatRequest request(
+        choice.empty() ? body
+                       : replaced(body, "\"tools\"", fmt::format(R"("tool_choice": {}, "tools")", choice)),
+        model, prompts);
+    CHECK(request.calls.has_value());
+    RowOptions options = row_options(request);
+    std::vector<int> chosen;
+    bool is_allowed = true;
+    const auto allows = [&](int token) {
+      std::vector<float> logits(static_cast<std::size_t>(model.vocab_size));
+      options.edit_raw_logits(logits, chosen);
+      return logits[static_cast<std::size_t>(token)] != kMasked;
+    };
+    for (const int token : tokenizer().encode(text)) {
+      is_allowed = is_allowed && allows(token);
+      chosen.push_back(token);
+      if (!is_allowed) break;
+    }
+    CHECK((is_allowed && allows(*model.ends.begin())) == valid);
+  }
+}
+
+TEST_CASE("texts that are drawn from the tokens offered are answers, from the moment a call opens") {
+  const ServedModel model = model_of(kHermes);
+  TemplatePrompts prompts(kHermes);
+  std::mt19937 random(1);
+  int ended = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    ChatRequest request(fmt::format(R"({{"messages": [{}], "tools": [{}, {}]}})", kUser, kAdd, kNow), model,
+                        prompts);
+    RowOptions options = row_options(request);
+    const std::vector<int> opens = tokenizer().encode(turn % 2 == 0 ? "<tool_call>" : "Hi <<tool_call>");
+    std::vector<int> chosen;
+    std::string text;
+    for (int i = 0; i < 300; ++i) {
+      std::vector<float> logits(static_cast<std::size_t>(model.vocab_size));
+      options.edit_raw_logits(logits, chosen);
+      std::vector<int> kept;
+      for (int token = 0; token < std::ssize(logits); ++token)
+        if (logits[static_cast<std::size_t>(token)] != kMasked) kept.push_back(token);
+      const int next = chosen.size() < opens.size() ? opens[chosen.size()] : kept[random() % kept.size()];
+      REQUIRE(std::ranges::find(kept, next) != kept.end());
+      if (model.ends.contains(next)) {
+        const auto answer = read(*model.call_form, text);
+        CAPTURE(text);
+        REQUIRE(answer);
+        CHECK(!answer->calls.empty());
+        ++ended;
+        break;
+      }
+      chosen.push_back(next);
+      text += tokenizer().bytes(next);
+    }
+  }
+  CHECK(ended > 10);
+}
