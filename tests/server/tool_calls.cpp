@@ -80,7 +80,7 @@ ServedModel model_of(const std::string& source) {
 const std::string kUser = R"({"role": "user", "content": "Hello"})";
 const std::string kAdd =
     R"({"type": "function", "function": {"name": "add", "description": "Adds.", "parameters":
-  {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}, "b": {"enum": ["x", "}\n"]}},
+  {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}, "b": {"enum": ["x", "}\n", "\"}", "\\"]}},
    "required": ["a"], "additionalProperties": false}}})";
 const std::string kNow = R"({"type": "function", "function": {"name": "now"}})";
 
@@ -117,6 +117,7 @@ struct Read {
   std::vector<Call> calls;
 };
 std::optional<Read> read(const CallForm& form, std::string text) {
+  static const json choices = json::parse(kAdd)["function"]["parameters"]["properties"]["b"]["enum"];
   Read read;
   const auto take = [&](const std::string& begin) {
     const bool is_there = text.starts_with(begin);
@@ -147,11 +148,12 @@ std::optional<Read> read(const CallForm& form, std::string text) {
     if (!value.is_object()) return {};
     call.arguments = text.substr(0, length);
     text.erase(0, length);
-    const bool fits = call.name == "add"
-                          ? value.contains("a") && value["a"].is_number_integer() && value["a"] >= 0 &&
-                                value["a"] <= 9 && value.size() == (value.contains("b") ? 2u : 1u) &&
-                                (!value.contains("b") || value["b"] == "x" || value["b"] == "}\n")
-                          : (call.name == "now" || call.name == "now_utc") && value.empty();
+    const bool fits =
+        call.name == "add"
+            ? value.contains("a") && value["a"].is_number_integer() && value["a"] >= 0 && value["a"] <= 9 &&
+                  value.size() == (value.contains("b") ? 2u : 1u) &&
+                  (!value.contains("b") || std::ranges::find(choices, value["b"]) != choices.end())
+            : (call.name == "now" || call.name == "now_utc") && value.empty();
     if (!fits || !take(form.end)) return {};
   } while (!form.separator.empty() && take(form.separator));
   if (!text.empty()) return {};
@@ -169,9 +171,9 @@ std::string drawn(const CallForm& form, std::mt19937& random) {
     const std::string name = one_of({"add", "now", "now_utc"});
     pieces.push_back(name);
     pieces.push_back(form.middle);
-    pieces.push_back(name == "add"
-                         ? one_of({R"({"a": 3})", R"({"a":0, "b": "x"})", R"({"a": 9, "b": "}\n"})"})
-                         : one_of({"{}", "{ }"}));
+    pieces.push_back(name == "add" ? one_of({R"({"a": 3})", R"({"a":0, "b": "x"})", R"({"a": 9, "b": "}\n"})",
+                                             R"({"a": 1, "b": "\"}"})", R"({"a": 1, "b": "\\"})"})
+                                   : one_of({"{}", "{ }"}));
     pieces.push_back(form.end);
     if (calls > 1) pieces.push_back(form.separator);
   }
@@ -499,12 +501,16 @@ TEST_CASE("the tokens offered for an answer are those of its grammar, from the r
   const std::string body = fmt::format(R"({{"messages": [{}], "tools": [{}, {}]}})", kUser, kAdd, kNow);
   const ServedModel model = model_of(kHermes);
   TemplatePrompts prompts(kHermes);
+  const std::string one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+                    two = one + "\n" + one;
   for (const auto& [choice_, text_, valid] : std::vector<std::tuple<std::string, std::string, bool>>{
            {"", "Hello.", true},
            {"", "I add.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 3}}\n</tool_call>", true},
            {"", "<tool_call>\n{\"name\": \"sub\"", false},
            {"\"required\"", "Hello.", false},
            {"\"required\"", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", true},
+           {"\"required\"", two, true},
+           {R"({"type": "function", "function": {"name": "now"}})", two, false},
            {R"({"type": "function", "function": {"name": "add"}})",
             "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", false},
            {R"({"type": "function", "function": {"name": "add"}})",
