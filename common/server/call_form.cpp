@@ -83,9 +83,9 @@ void shift(RegexPart& part, std::size_t first) {
   for (RegexPart& one : part.parts) shift(one, first);
 }
 
-/// Adds rules for what may follow the first 0, 1, 2 … bytes of the marker in a text, which may end
-/// everywhere: an automaton that finds the marker (Knuth, Morris and Pratt 1977). After the marker come the
-/// calls. Returns the first of the rules.
+/// Adds rules for what may follow the first 0, 1, 2 … bytes of the marker in a text. Together they are an
+/// automaton that finds the marker (Knuth, Morris and Pratt 1977). A text may end everywhere, and after the
+/// marker come the calls. Returns the first of the rules.
 std::size_t add_text_rules(const CallForm& form, std::size_t calls, GrammarRules& rules) {
   const std::string& marker = form.marker;
   const std::size_t first = rules.size(), any = first + marker.size();

@@ -1,5 +1,5 @@
-// Calls of functions: which templates have a form for them, which answers may call, how an answer is split
-// into its calls, and what a body may say about functions and earlier calls.
+// Calls of functions: which templates have a form for them, which answers may call, and how an answer is
+// split into its calls. Also what a body may hold about functions and earlier calls.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
