@@ -107,6 +107,7 @@ SHOWS = {
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
     "json-schema": r'"animal": "fox", "age":\s+30, "friends":[\s\S]*"animal": "fox",\s+"age": 30, "friends":',
+    "jump-ahead": r"\.\n[\s\S]*\.\n[\s\S]*\d+ tokens in \d+ passes",
     "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}
