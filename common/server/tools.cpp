@@ -51,6 +51,24 @@ const ordered_json& function_of(const ordered_json& object, const std::string& k
   return *function;
 }
 
+/// The parameters for a grammar. A function takes no arguments but those that it names, so others are left
+/// out, unless the schema lets them in, or has a keyword that may name some.
+ordered_json closed(ordered_json parameters) {
+  static const std::set<std::string> plain{"type",  "properties", "required",    "title",
+                                           "$defs", "$schema",    "definitions", "description"};
+  const auto properties = parameters.find("properties");
+  const auto is_named = [&](const ordered_json& name) {
+    return name.is_string() && properties->contains(name.get_ref<const std::string&>());
+  };
+  if (properties == parameters.end() || !properties->is_object()) return parameters;
+  for (const auto& [key, value] : parameters.items())
+    if (!plain.contains(key)) return parameters;
+  const ordered_json required = parameters.value("required", ordered_json::array());
+  if (required.is_array() && std::ranges::all_of(required, is_named))
+    parameters["additionalProperties"] = false;
+  return parameters;
+}
+
 void add_tool(const ordered_json& tool, const std::string& key, Tools& tools) {
   ordered_json function = function_of(tool, key, {"name", "description", "parameters", "strict"});
   const std::string inner = key + ".function";
@@ -68,7 +86,7 @@ void add_tool(const ordered_json& tool, const std::string& key, Tools& tools) {
     refuse_at(inner + ".parameters", *parameters, R"(a JSON Schema with "type": "object")");
   tools.functions.push_back({name, parameters == nullptr
                                        ? R"({"type": "object", "additionalProperties": false})"
-                                       : parameters->dump()});
+                                       : closed(*parameters).dump()});
   // What is for this interface, or is nothing, is not for the model.
   function.erase("strict");
   for (const char* optional : {"description", "parameters"})

@@ -11,8 +11,9 @@ namespace staircase {
 /// What `tools`, `tool_choice` and `parallel_tool_calls` of a body say.
 struct Tools {
   nlohmann::ordered_json shown =
-      nlohmann::ordered_json::array();         ///< to the template; empty if there are none
-  std::vector<CalledFunction> functions = {};  ///< that may be called
+      nlohmann::ordered_json::array();  ///< to the template; empty if there are none
+  /// That may be called. Their parameters take only named arguments, unless the schema lets others in.
+  std::vector<CalledFunction> functions = {};
   bool must_call = false, may_repeat = true;
 };
 

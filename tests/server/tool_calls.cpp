@@ -9,6 +9,7 @@
 #include "common/server/call_form.h"
 #include "common/server/call_split.h"
 #include "common/server/chat_request.h"
+#include "common/server/tools.h"
 #include "grammar.h"
 #include "row.h"
 #include "tests/error_message.h"
@@ -495,6 +496,38 @@ TEST_CASE("thoughts may precede calls that are free, in a form that has calls wi
   CHECK(refusal(tools(R"(, "tool_choice": "required")")) == "");
   CHECK(begins_with(refusal(tools(""), kUser, kLlama),
                     "400 separate_reasoning: this model's calls are whole answers"));
+}
+
+TEST_CASE("arguments that no one has named are not written, unless the schema lets them in") {
+  const auto takes_others = [](const std::string& more) {
+    const ordered_json body = ordered_json::parse(
+        R"({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+            "properties": {"a": {"type": "integer"}}, "required": ["a"])" +
+        more + "}}}]}");
+    const Tools tools = read_tools(body);
+    // The template shows what the client wrote.
+    CHECK(tools.shown[0]["function"]["parameters"] == body["tools"][0]["function"]["parameters"]);
+    const CallForm form = form_of(kHermes).value();
+    const Grammar grammar(answer_rules(form, tools.functions, true, false));
+    const auto is_valid = [&](const std::string& arguments) {
+      return grammar.accepts(
+          grammar.after(grammar.start(), form.begin + "f" + form.middle + arguments + form.end));
+    };
+    CHECK(is_valid(R"({"a": 1})"));
+    CHECK_FALSE(is_valid(R"({"b": 1})"));
+    return is_valid(R"({"a": 1, "b": 2})");
+  };
+  CHECK_FALSE(takes_others(""));
+  CHECK_FALSE(takes_others(
+      R"(, "title": "F", "description": "d", "$defs": {}, "$schema": "http://json-schema.org/draft-07/schema#")"));
+  CHECK_FALSE(takes_others(R"(, "additionalProperties": false)"));
+  CHECK(takes_others(R"(, "additionalProperties": true)"));
+  CHECK(takes_others(R"(, "additionalProperties": {"type": "integer"})"));
+  CHECK(takes_others(R"(, "patternProperties": {"^b$": {"type": "integer"}})"));
+  CHECK(takes_others(R"(, "allOf": [{"properties": {"b": {"type": "integer"}}}])"));
+  // A name that must be there is never left out.
+  CHECK(refusal(R"(, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+    "properties": {}, "required": ["a"]}}}])") == "");
 }
 
 TEST_CASE("the tokens offered for an answer are those of its grammar, from the request to the row") {
