@@ -218,13 +218,14 @@ std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompt
   if ((prompt == nullptr) == (values.find("messages") == nullptr)) {
     throw HttpError(400, "the body must have either prompt or messages", "prompt");
   }
-  // A prompt needs neither of them, but a wrong one is still an error.
+  // A prompt needs none of them, but a wrong one is still an error.
   bool opens = true;
   about("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
   about("chat_template_kwargs", [&] {
     const json* const kwargs = values.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) refuse("chat_template_kwargs", *kwargs, "an object");
   });
+  read_tools(nlohmann::ordered_json::parse(body));
   bool with_special = prompt != nullptr, with_texts = false;
   about("add_special_tokens", [&] { values.get("add_special_tokens", &with_special); });
   about("return_token_strs", [&] { values.get("return_token_strs", &with_texts); });

@@ -468,8 +468,8 @@ TEST_CASE(
 
 TEST_CASE("a wrong value is named by /tokenize, too, where a prompt does not need it") {
   TestPrompts prompts;
-  for (const std::string key :
-       {"add_generation_prompt", "chat_template_kwargs", "add_special_tokens", "return_token_strs"}) {
+  for (const std::string key : {"add_generation_prompt", "chat_template_kwargs", "add_special_tokens",
+                                "return_token_strs", "tools", "tool_choice", "parallel_tool_calls"}) {
     const std::string body = fmt::format(R"({{"prompt": "a", "{}": 1}})", key);
     CHECK(begins_with(refusal_of([&] { tokenize(body, model(), prompts); }),
                       fmt::format("400 {}: {} is 1, ", key, key)));
