@@ -108,6 +108,7 @@ SHOWS = {
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',
     "json-schema": r'"animal": "fox", "age":\s+30, "friends":[\s\S]*"animal": "fox",\s+"age": 30, "friends":',
     "jump-ahead": r"\.\n[\s\S]*\.\n[\s\S]*\d+ tokens in \d+ passes",
+    "tool-calls": r"\[calc\(\d+\+\d+\) = \d{5,}\] birds[\s\S]*\[calc\(\d+\+\d+\) = \d{1,3}\] birds",
     "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}

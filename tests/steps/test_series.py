@@ -101,6 +101,7 @@ LESSON = {
     "103-grammar": "grammar.h main.cpp",
     "104-json-schema": "main.cpp object_members.h",
     "105-jump-ahead": "jump_ahead.h main.cpp",
+    "106-tool-calls": "jump_ahead.h main.cpp tools.h",
     "110-window-layers": "main.cpp ring_kv_cache.h",
     "111-experts": "plain_model.h",
     "112-expert-words": "expert_words.h main.cpp plain_model.h",
@@ -146,7 +147,7 @@ NEW_MEANING = {"31-queue": ("09-presence-penalty", "10-frequency-penalty")}
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
-ENDS = {"100-choices", "101-regex", "102-token-trie", "103-grammar", "104-json-schema", "105-jump-ahead"}  # whose option decides where a text ends, so it excludes --ignore-eos
+ENDS = {"100-choices", "101-regex", "102-token-trie", "103-grammar", "104-json-schema", "105-jump-ahead", "106-tool-calls"}  # whose option decides where a text ends, so it excludes --ignore-eos
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
           "95-kept-answers", "96-dropped-turns", "97-chat-server"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
