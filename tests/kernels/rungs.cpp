@@ -107,8 +107,8 @@ TEST_CASE("every rung rounds as finely as its type") {
       size += std::pow(sums[i], 2.0);
     }
     // Rounded to bfloat16, a number is wrong by 2^-9 at most. In 8 bits the step is a 127th of the largest of
-    // 32 normal numbers, some 2.1, and an error is a step / sqrt(12) on average: 0.48 %, and 0.68 % if both
-    // sides are rounded. With one scale for all 500 inputs it would be 0.68 % and 0.97 %.
+    // 32 normal numbers, some 2.1. An error is a step / sqrt(12) on average: 0.48 %, or 0.68 % if both sides
+    // are rounded. With one scale for all 500 inputs it would be 0.68 % and 0.97 %.
     const bool is_int8 = rung.name.find("int8") != std::string_view::npos;
     const bool is_bfloat16 = rung.name.find("bfloat16") != std::string_view::npos;
     const bool only_weights = of_matvec && rung.name == "8-int8";

@@ -1,6 +1,6 @@
 // A request to memory takes some 100 ns, in which a core could read thousands of bytes. The processor's own
-// prefetcher stays within a page of 4 KB and starts anew in the next. So each step asks for the line that is
-// needed 4 KB later: then the next page is under way before this one ends.
+// prefetcher stays within a page of 4 KB and starts again in the next. So each step prefetches the lines that
+// are needed 4 KB later: then the next page is under way before this one ends.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
 

@@ -1,9 +1,8 @@
-// W is packed into panels of 64 columns when it is loaded: 4 bytes · 64 · n_in lie in one piece, so the
-// cache's sets fill evenly and nothing is fetched that is not used. 64 sums of a row stay in registers along
-// the depth.
+// W is packed into panels of 64 columns when it is loaded. A panel takes 4 bytes · 64 · n_in in one piece, so
+// nothing is fetched that is not used. 64 sums of a row stay in registers along the depth.
 //
 // What is left to save: each multiply-add loads a vector of W. A core loads two vectors a cycle, mostly from
-// the second level here, and could do two multiply-adds on data that is already in registers.
+// the second level here. It could do two multiply-adds on data that is already in registers.
 #include "kernels/rungs/cpu/product/product.h"
 #include "kernels/rungs/cpu/simd.h"
 

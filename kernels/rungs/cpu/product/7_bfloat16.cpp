@@ -39,7 +39,7 @@ class BFloat16 final : public Product {
   std::int64_t weight_bytes() const override { return panels_.bytes(); }
 
  private:
-  /// The rows of x have zeros behind the last one, so a tile always has six.
+  /// The rows of x are followed by rows of zeros, so a tile always has six.
   void multiply_tile(std::int64_t p, std::int64_t first, float* y) const {
     const std::uint16_t* const panel = panels_.data() + p * pairs_ * kPanel * 2;
     const std::uint16_t* const x = x_.data() + first * pairs_ * 2;

@@ -32,7 +32,7 @@ class Int8 final : public Product {
   std::int64_t weight_bytes() const override { return panels_.bytes(); }
 
  private:
-  /// Behind the last row of x there is room, so a tile always has four.
+  /// There is room after the last row of x, so a tile always has four.
   void multiply_tile(std::int64_t p, std::int64_t first, float* y) const {
     Vector sums[kRows][4] = {};
     for (std::int64_t g = 0; g < groups_; ++g) {
