@@ -103,7 +103,7 @@ Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& 
                     "messages", "context_length_exceeded");
   };
   require_fit(conversation.bytes());
-  Rendered prompt = about("messages", [&] { return prompts.render(conversation); });
+  Rendered prompt = reject_errors("messages", [&] { return prompts.render(conversation); });
   require_fit(prompt.text.size());
   return prompt;
 }
@@ -131,7 +131,7 @@ ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPr
   read_calls(body, model);
   read_logprobs();
   read_reasoning();
-  prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};
+  prompts_ = {reject_errors("messages", [&] { return prompts.encode(rendered_); })};
   if (prompts_.front().empty()) {
     throw HttpError(400, "the chat template turns these messages into an empty prompt", "messages");
   }
@@ -160,8 +160,8 @@ void ChatRequest::read_calls(std::string_view body, const ServedModel& model) {
 void ChatRequest::read_logprobs() {
   bool tells = false;
   int count = 0;
-  about("logprobs", [&] { body_->get("logprobs", &tells); });
-  about("top_logprobs", [&] {
+  reject_errors("logprobs", [&] { body_->get("logprobs", &tells); });
+  reject_errors("top_logprobs", [&] {
     static constexpr Range kRange = between(0, 20);
     body_->get_option("top_logprobs", &count, kRange);
     if (count > 0 && !tells) throw Error("top_logprobs needs logprobs to be true");
@@ -171,7 +171,7 @@ void ChatRequest::read_logprobs() {
 
 void ChatRequest::read_reasoning() {
   bool separates = false;
-  about("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
+  reject_errors("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
   if (separates) within_reasoning = ends_within_reasoning(rendered_.text);
   if (separates && calls && calls->is_whole_text) {
     throw HttpError(400,
@@ -190,8 +190,9 @@ void ChatRequest::read_reasoning() {
 void ChatRequest::read_max_tokens(const ServedModel& model) {
   const int length = static_cast<int>(prompts_.front().size()), rest = model.n_positions - length;
   std::optional<int> asked, newer;
-  about("max_tokens", [&] { body_->get_option("max_tokens", &asked, at_least(0)); });
-  about("max_completion_tokens", [&] { body_->get_option("max_completion_tokens", &newer, at_least(0)); });
+  reject_errors("max_tokens", [&] { body_->get_option("max_tokens", &asked, at_least(0)); });
+  reject_errors("max_completion_tokens",
+                [&] { body_->get_option("max_completion_tokens", &newer, at_least(0)); });
   if (asked && newer && *asked != *newer) {
     throw HttpError(400,
                     fmt::format("max_tokens is {} and max_completion_tokens is {}, but they mean the same",
@@ -220,24 +221,24 @@ std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompt
   }
   // A prompt needs none of them, but a wrong one is still an error.
   bool opens = true;
-  about("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
-  about("chat_template_kwargs", [&] {
+  reject_errors("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
+  reject_errors("chat_template_kwargs", [&] {
     const json* const kwargs = values.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) refuse("chat_template_kwargs", *kwargs, "an object");
   });
   read_tools(nlohmann::ordered_json::parse(body));
   bool with_special = prompt != nullptr, with_texts = false;
-  about("add_special_tokens", [&] { values.get("add_special_tokens", &with_special); });
-  about("return_token_strs", [&] { values.get("return_token_strs", &with_texts); });
+  reject_errors("add_special_tokens", [&] { values.get("add_special_tokens", &with_special); });
+  reject_errors("return_token_strs", [&] { values.get("return_token_strs", &with_texts); });
   std::vector<int> tokens;
   if (prompt != nullptr) {
-    about("prompt", [&] {
+    reject_errors("prompt", [&] {
       if (!prompt->is_string()) refuse("prompt", *prompt, "a text");
     });
     const std::string& text = prompt->get_ref<const std::string&>();
     tokens = with_special ? model.tokenizer->encode_prompt(text) : model.tokenizer->encode(text);
   } else {
-    tokens = about("messages", [&] { return prompts.encode(rendered(body, model, prompts)); });
+    tokens = reject_errors("messages", [&] { return prompts.encode(rendered(body, model, prompts)); });
     if (with_special) tokens = model.tokenizer->with_begin(std::move(tokens));
   }
   json texts;
@@ -256,7 +257,7 @@ std::string detokenize(std::string_view body, const ServedModel& model) {
   JsonOptions values = read(body, detokenize_keys(), model);
   const json* const tokens = values.find("tokens");
   if (tokens == nullptr) throw HttpError(400, "the body has no tokens", "tokens");
-  return about("tokens", [&] {
+  return reject_errors("tokens", [&] {
     if (!tokens->is_array()) refuse("tokens", *tokens, "a list of token ids");
     std::vector<int> ids;
     for (const json& id : *tokens) ids.push_back(token_id("a token id of tokens", id, model));

@@ -78,7 +78,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   add("--max-new-tokens", &max_tokens, "", at_least(0));
   add("--logprobs", &logprobs, "", between(0, 20));
   add("--echo", &echo, "");
-  about("prompt", [&] { read_prompts(model); });
+  reject_errors("prompt", [&] { read_prompts(model); });
 }
 
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys,
@@ -95,12 +95,12 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   require_model(*body_, model);
   add("--n", &n, "", between(1, kMaxTexts));
   add("--stream", &stream, "");
-  about("user", [&] {
+  reject_errors("user", [&] {
     const json* const user = body_->find("user");
     if (user != nullptr && !user->is_string()) refuse("user", *user, "a text");
   });
   if (const json* options = body_->find("stream_options")) {
-    about("stream_options", [&] {
+    reject_errors("stream_options", [&] {
       if (!options->is_object()) refuse("stream_options", *options, "an object");
       if (!stream) throw HttpError(400, "stream_options needs stream to be true", "stream_options");
       JsonOptions inner{*options};
@@ -108,7 +108,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
       inner.get("include_usage", &include_usage);
     });
   }
-  about("logit_bias", [&] { read_bias(model); });
+  reject_errors("logit_bias", [&] { read_bias(model); });
   constraint = read_constraint(*body_, body, model);
 }
 
@@ -204,11 +204,11 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
   if (const auto other = other_names.find(key); other != other_names.end()) key = other->second;
   if (key == "do_sample") {
     float temperature = 1.0f;
-    about("temperature", [&] { body_->get("temperature", &temperature); });
+    reject_errors("temperature", [&] { body_->get("temperature", &temperature); });
     *std::get<bool*>(value) = temperature > 0.0f;
     return;
   }
-  about(key, [&] {
+  reject_errors(key, [&] {
     if (key == "max_tokens") *std::get<int*>(value) = max_tokens;
     // A value that a float cannot carry through the penalty would yield a NaN logit.
     if (key == "repetition_penalty") range = between(0.125, 100);

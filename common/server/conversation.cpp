@@ -97,7 +97,8 @@ ordered_json call_of(const ordered_json& call, const std::string& key, Calls& ca
   calls.colons += std::ranges::count(arguments, ':');
   if (calls.colons > Calls::kMaxKeys)
     throw refused(place, fmt::format("the arguments of all calls have more than {} keys", Calls::kMaxKeys));
-  ordered_json values = about(place, [&] { return parse_ordered_json(arguments, place, Calls::kMaxDepth); });
+  ordered_json values =
+      reject_errors(place, [&] { return parse_ordered_json(arguments, place, Calls::kMaxDepth); });
   if (!values.is_object())
     throw refused(place,
                   fmt::format("{} holds {}, but it must be a JSON object", place, shown(json(values))));

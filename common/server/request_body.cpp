@@ -116,7 +116,7 @@ void require_model(const std::string& name, const ServedModel& model) {
 }
 
 void require_model(JsonOptions& body, const ServedModel& model) {
-  about("model", [&] {
+  reject_errors("model", [&] {
     const json* const name = body.find("model");
     if (name == nullptr) return;
     if (!name->is_string()) refuse("model", *name, "a text");

@@ -37,9 +37,9 @@ nlohmann::json read_body(std::string_view body, const BodyKeys& keys, std::size_
 void refuse_keys(const nlohmann::json& object, const std::map<std::string, nlohmann::json>& refused,
                  const std::string& name = "");
 
-/// Turns the errors of `work`, which reads a key of the body, into rejections.
+/// Rejects a request with the errors of `work`, which reads this key of the body: status 400 and the key.
 template <typename Work>
-auto about(const std::string& key, const Work& work) {
+auto reject_errors(const std::string& key, const Work& work) {
   try {
     return work();
   } catch (const HttpError&) {

@@ -202,7 +202,7 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
   std::vector<std::pair<std::string, Given>> all;
   for (const auto& [key, reader] : readers()) {
     if (!is_there(key)) continue;
-    about(key, [&, &key = key, &reader = reader] {
+    reject_errors(key, [&, &key = key, &reader = reader] {
       for (Given& given : reader(key, ordered.at(key))) all.emplace_back(key, std::move(given));
     });
   }
@@ -214,7 +214,7 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
         all[1].first);
   require_own_end(key, values, model);
   return std::make_shared<TextConstraint>(
-      key, about(key, [&, &given = given] { return made(given, *model.constraints); }), model.ends);
+      key, reject_errors(key, [&, &given = given] { return made(given, *model.constraints); }), model.ends);
 }
 
 std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
@@ -225,14 +225,15 @@ std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tool
   for (const CalledFunction& one : tools.functions) name += fmt::format(" {} {}", one.name, one.parameters);
   return std::make_shared<TextConstraint>(
       key,
-      about(key,
-            [&] {
-              return model.constraints->find_or_make(name, [&](std::shared_ptr<const SortedTokens> tokens) {
-                return Constraint::of_grammar(
-                    answer_rules(*model.call_form, tools.functions, tools.must_call, tools.may_repeat),
-                    std::move(tokens));
-              });
-            }),
+      reject_errors(key,
+                    [&] {
+                      return model.constraints->find_or_make(
+                          name, [&](std::shared_ptr<const SortedTokens> tokens) {
+                            return Constraint::of_grammar(answer_rules(*model.call_form, tools.functions,
+                                                                       tools.must_call, tools.may_repeat),
+                                                          std::move(tokens));
+                          });
+                    }),
       model.ends);
 }
 

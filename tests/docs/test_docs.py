@@ -112,6 +112,21 @@ class Pages(unittest.TestCase):
         self.assertEqual(unlinked, [])
         self.assertGreater(count, 100)
 
+    def test_the_code_of_a_ladder_is_that_of_its_files(self):
+        pages = sorted((ROOT / "docs/kernels").glob("*.md"))
+        self.assertTrue(pages)
+        for page in pages:
+            for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+                for code in re.findall(r"```cpp\n(.*?)```", section, re.DOTALL):
+                    with self.subTest(page.name, section=section.splitlines()[0]):
+                        file = page.parent / re.search(r"\]\(([^)]+\.cpp)\)", section)[1]
+                        self.assertIn(" ".join(code.split()), " ".join(file.read_text(encoding="utf-8").split()))
+        for ladder in (ROOT / "kernels/rungs/cpu").iterdir():
+            for file in ladder.glob("*.cpp") if ladder.is_dir() else []:
+                with self.subTest(file.name):
+                    self.assertLessEqual(len(file.read_text(encoding="utf-8").splitlines()), 80)
+                    self.assertTrue(any(f"{ladder.name}/{file.name})" in page.read_text(encoding="utf-8") for page in pages))
+
     def test_commands_print_what_the_page_says(self):
         """The shown text is part of the output; how it is cut into lines does not matter."""
         seen = 0

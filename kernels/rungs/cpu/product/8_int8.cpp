@@ -32,7 +32,6 @@ class Int8 final : public Product {
   std::int64_t weight_bytes() const override { return panels_.bytes(); }
 
  private:
-  /// There is room after the last row of x, so a tile always has four.
   void multiply_tile(std::int64_t p, std::int64_t first, float* y) const {
     Vector sums[kRows][4] = {};
     for (std::int64_t g = 0; g < groups_; ++g) {
@@ -57,15 +56,14 @@ class Int8 final : public Product {
         }
       }
     }
-    for (std::int64_t r = first; r < std::min(first + kRows, shape_.rows); ++r) {
+    for (std::int64_t r = first; r < std::min(first + kRows, shape_.rows); ++r)
       store(sums[r - first], columns_of(shape_, p), y + r * shape_.n_out + p * kPanel);
-    }
   }
 
   Shape shape_;
   std::int64_t groups_;
   Memory<QuadGroup> panels_;
-  Memory<RowGroup> x_;
+  Memory<RowGroup> x_;  // with room for a whole tile at the end
   ThreadTeam& team_;
 };
 
