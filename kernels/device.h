@@ -94,6 +94,9 @@ struct HeadRule {
   bool heads_together = false;
 };
 
+/// The most numbers of a row that k_largest finds.
+constexpr std::int64_t kMostLargest = 1024;
+
 /// The window of a layer that sees all positions.
 constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
 
@@ -130,7 +133,7 @@ class Device {
 
   /// Uninitialised memory for a tensor. If the device has too little, throws std::bad_alloc on the CPU, and
   /// on a GPU std::runtime_error with the sizes.
-  virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
+  virtual Tensor allocate(DType dtype, const Shape& shape) = 0;
 
   /// Copies all of `source` to the start of `destination`.
   virtual void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) = 0;
@@ -188,8 +191,9 @@ class Device {
   /// Does the operations that `work` calls. A device that needs time to start each of them may record them,
   /// and launch them together when a later `work` calls the same ones on the same tensors. Their contents may
   /// differ. So `work` must call only operations, without copies from or to the host, and may be called more
-  /// than once to record them.
-  virtual void run(const std::function<void()>& work) { work(); }
+  /// than once to record them. A device learns what `work` calls from calling it, unless there is a `key`:
+  /// calls with equal keys are of the same operations on the same tensors.
+  virtual void run(const std::function<void()>& work, std::span<const std::uint64_t> /*key*/ = {}) { work(); }
 
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
   /// token_table is [width, vocab_size] as a Weight (it may be the output layer as well), position_table
@@ -280,6 +284,13 @@ class Device {
   /// out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any number of
   /// x[r] is infinite or NaN. x [rows, width] float32, out [rows] int32.
   virtual void argmax(const Tensor& x, Tensor& out) = 0;
+
+  /// Part of a row of logits, from which a token can be drawn. out[r] = [the indices of the k largest numbers
+  /// of x[r] in falling order, the lowest one of equals first | these k numbers | log Σ_i exp(x[r, i])]. All
+  /// but the indices are the bits of float32 numbers. If any number of x[r] is infinite or NaN, the first
+  /// index is -1, and the rest means nothing. x [rows, width] float32, out [rows, 2 k + 1] int32, k from 1 to
+  /// the width and to kMostLargest.
+  virtual void k_largest(const Tensor& x, std::int64_t k, Tensor& out) = 0;
 
   // ── Several devices ──
 

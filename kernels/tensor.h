@@ -1,13 +1,17 @@
 // A dense row-major array in the memory of one device.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <new>
 #include <numeric>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,8 +33,37 @@ constexpr std::size_t size_of(DType dtype) {
                                                                  : 4;
 }
 
+/// The dimensions of a tensor, the outermost first. They are part of it, not on the heap: a pass makes some
+/// hundred tensors, most of them views.
+class Shape {
+ public:
+  static constexpr std::size_t kMost = 4;
+
+  Shape() = default;
+  /// Throws std::length_error for more than kMost.
+  Shape(std::initializer_list<std::int64_t> dims) : Shape(dims.begin(), dims.size()) {}
+  Shape(const std::vector<std::int64_t>& dims) : Shape(dims.data(), dims.size()) {}
+
+  std::size_t size() const { return size_; }
+  const std::int64_t* begin() const { return dims_.data(); }
+  const std::int64_t* end() const { return dims_.data() + size_; }
+  std::int64_t& operator[](std::size_t i) { return dims_[i]; }
+  std::int64_t operator[](std::size_t i) const { return dims_[i]; }
+
+  bool operator==(const Shape&) const = default;
+
+ private:
+  Shape(const std::int64_t* dims, std::size_t size) : size_(size) {
+    if (size > kMost) throw std::length_error("a tensor has at most 4 dimensions");
+    std::copy_n(dims, size, dims_.begin());
+  }
+
+  std::array<std::int64_t, kMost> dims_{};  // 0 beyond its size
+  std::size_t size_ = 0;
+};
+
 /// The bytes of a tensor of that shape. Throws std::bad_alloc if no machine can have them.
-inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
+inline std::size_t bytes_of(DType dtype, const Shape& shape) {
   constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
   return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
     const auto count = static_cast<std::size_t>(dim);
@@ -63,11 +96,11 @@ constexpr std::size_t matrix_bytes(DType dtype, std::size_t count) {
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, std::vector<std::int64_t> shape, std::shared_ptr<void> memory)
-      : dtype_(dtype), shape_(std::move(shape)), memory_(std::move(memory)) {}
+  Tensor(DType dtype, const Shape& shape, std::shared_ptr<void> memory)
+      : dtype_(dtype), shape_(shape), memory_(std::move(memory)) {}
 
   DType dtype() const { return dtype_; }
-  const std::vector<std::int64_t>& shape() const { return shape_; }
+  const Shape& shape() const { return shape_; }
   std::int64_t dim(std::size_t i) const { return shape_[i]; }
   std::int64_t size() const {
     return std::accumulate(shape_.begin(), shape_.end(), std::int64_t{memory_ != nullptr},
@@ -82,12 +115,10 @@ class Tensor {
   }
 
   /// The same memory from its start, with another shape that fits into it.
-  Tensor reshaped(std::vector<std::int64_t> shape) const { return viewed_as(dtype_, std::move(shape)); }
+  Tensor reshaped(const Shape& shape) const { return viewed_as(dtype_, shape); }
 
   /// The same for elements of another type: the contents are then meaningless.
-  Tensor viewed_as(DType dtype, std::vector<std::int64_t> shape) const {
-    return Tensor(dtype, std::move(shape), memory_);
-  }
+  Tensor viewed_as(DType dtype, const Shape& shape) const { return Tensor(dtype, shape, memory_); }
 
   /// The `count` entries of the first dimension from `first` on, as a view: [count, ...].
   Tensor rows(std::int64_t first, std::int64_t count) const {
@@ -101,7 +132,7 @@ class Tensor {
 
  private:
   DType dtype_ = DType::kFloat32;
-  std::vector<std::int64_t> shape_;
+  Shape shape_;
   std::shared_ptr<void> memory_;
 };
 

@@ -30,14 +30,14 @@ class CountingDevice : public Device {
   std::string description() const override { return "a device that counts"; }
 
   /// Zeros, which take memory only when they are written.
-  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override {
+  Tensor allocate(DType dtype, const Shape& shape) override {
     const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype, shape), 1);
-    const bool shared = rows_share_memory_ && shape.back() == kHugeVocabulary;
+    const bool shared = rows_share_memory_ && shape[shape.size() - 1] == kHugeVocabulary;
     void* const memory = shared ? row_.map(bytes / kHugeRowBytes) : zeros(bytes);
     const auto release = [shared, bytes](void* m) {
       shared ? SharedRow::unmap(m, bytes / kHugeRowBytes) : void(munmap(m, bytes));
     };
-    return {dtype, std::move(shape), std::shared_ptr<void>(memory, release)};
+    return {dtype, shape, std::shared_ptr<void>(memory, release)};
   }
 
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override {
@@ -90,6 +90,7 @@ class CountingDevice : public Device {
       out.data<std::int32_t>()[row] = staircase::argmax({x.data<float>() + row * x.dim(1), kHugeVocabulary});
     }
   }
+  void k_largest(const Tensor&, std::int64_t, Tensor&) override {}
 
  private:
   void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}

@@ -3,32 +3,51 @@
 // writes it.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <span>
 
+#include "common/decoding/draw_from_largest.h"
 #include "common/model/logits.h"
 #include "row.h"
 
 namespace staircase {
 
-/// Whether the next token of a row is the one with the largest of the model's logits, whatever the others
-/// are. Dividing two logits by a temperature may make them equal, and so may a softmax for top-p.
-inline bool needs_only_largest(const Row& row) {
+/// How many of the model's largest logits decide the next token of a row as a rule. 1: the largest does in
+/// any case. 0: all may be needed. Dividing two logits by a temperature may make them
+/// equal, and so may a softmax for top-p.
+inline std::size_t logits_needed(const Row& row) {
   const RowOptions& options = row.options;
   const SamplingOptions& sampling = options.sampling;
-  const bool greedy =
+  const bool is_greedy =
       (!sampling.do_sample && !reshapes(sampling)) || sampling.temperature < kGreedyTemperature;
   const bool penalized = sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f ||
                          sampling.repetition_penalty != 1.0f;
   const bool edited =
       options.edit_raw_logits || options.edit_final_logits || row.new_tokens < options.length.min_new_tokens;
   const bool shows_others = sampling.show_candidates > 0 || options.logprobs.count.has_value();
-  return greedy && !penalized && !edited && !shows_others;
+  if (penalized || edited || shows_others) return 0;
+  if (is_greedy) return 1;
+  if (!sampling.do_sample) return 0;
+  if (sampling.top_k) {  // and the next one, to see that it is smaller
+    const int k = *sampling.top_k;
+    return k > 0 && k < kMostLargest ? static_cast<std::size_t>(k) + 1 : 0;
+  }
+  return sampling.top_p.value_or(1.0f) < 1.0f ? kMostLargest : 0;
 }
 
-/// The next token of a row, from the logits after it. If their largest decides, no other is read.
+/// The next token of a row, from the logits after it. If the largest ones decide, no other is read.
 inline Token take_token(Row& row, const Logits& logits, const EndTokens& ends) {
-  if (!needs_only_largest(row)) return take_token(row, std::span<const float>(logits), ends);
-  Token token{logits.argmax(), {}};
+  const std::size_t needed = logits_needed(row);
+  if (needed == 0) return take_token(row, std::span<const float>(logits), ends);
+  std::optional<int> chosen;
+  if (needed == 1) {
+    chosen = logits.argmax();
+  } else if (const auto largest = logits.largest(needed)) {
+    chosen = draw_from_largest(*largest, row.options.sampling, row.generator);
+  }
+  if (!chosen) return take_token(row, logits.read_once(), ends);
+  Token token{*chosen, {}};
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;

@@ -1,6 +1,8 @@
 #include "common/model/model.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -116,6 +118,8 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   // A rank that has some blocks alone cannot tell what the others have a use for.
   if (ranks == nullptr || split == Split::kMatrices) weights.warn_of_unused(family.buffers);
   model.weight_bytes_ = weights.bytes();
+  static std::atomic<std::uint64_t> loaded = 0;
+  model.number_ = ++loaded;
   return model;
 }
 
@@ -224,7 +228,9 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
   }
   const bool lazy = copy == Copy::kOnceRead;
+  const std::size_t asked = std::exchange(asked_, 0);
   const bool stay = lazy && !std::exchange(were_read_, false) && !after_pass_ && !fitted_vocabulary_;
+  const std::int64_t k = stay ? largest_to_find(asked) : 0;
   const auto run = [&] {
     if (run_) {
       run_(pass);
@@ -232,20 +238,31 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
       network_->run(pass);
     }
     if (stay) {
-      Tensor largest = pass.largest();
-      device_->argmax(pass.logits(), largest);
+      Tensor found = pass.found(k);
+      k > 0 ? device_->k_largest(pass.logits(), k, found) : device_->argmax(pass.logits(), found);
     }
   };
   if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks || config_.n_experts > 0) {
     run();  // what happens in between is no operation of a device alone
   } else {
-    device_->run(run);
+    std::vector<std::uint64_t> key;
+    if (!run_) {
+      key = pass.key();
+      key.push_back(number_);
+      key.push_back(stay);
+      key.push_back(static_cast<std::uint64_t>(k));
+    }
+    device_->run(run, key);
   }
   if (stay) {
-    const auto largest = device_->ints_to_host(pass.largest(), memory_->host_largest);
-    if (std::ranges::find(largest, -1) == largest.end()) {
+    const auto found = device_->ints_to_host(pass.found(k), memory_->host_found);
+    bool finite = true;
+    for (auto row = found; !row.empty(); row = row.subspan(2 * static_cast<std::size_t>(k) + 1)) {
+      finite = finite && row[0] >= 0;
+    }
+    if (finite) {
       unread_ = pass.logits();
-      return Logits(largest, static_cast<std::size_t>(config_.vocab_size), [this] { return read(); });
+      return Logits(found, static_cast<std::size_t>(k), static_cast<std::size_t>(config_.vocab_size), use());
     }
   }
   const std::span<const float> logits = device_->to_host(pass.logits(), memory_->host_logits);
@@ -255,13 +272,24 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
     after_pass_({sequences, packed.starts, count, logits, cache, attention, chosen_experts_});
   }
   read_ = fitted(logits);
-  return lazy ? Logits(read_, [this] { return read(); }) : Logits(read_);
+  return lazy ? Logits(read_, use()) : Logits(read_);
 }
 
-std::span<const float> Model::read() {
-  were_read_ = true;
-  if (read_.empty()) read_ = device_->to_host(unread_, memory_->host_logits);
-  return read_;
+std::int64_t Model::largest_to_find(std::size_t asked) const {
+  // Rounded up, so that rows with other numbers take no other graph.
+  constexpr std::size_t kLeast = 64;
+  if (asked == 0) return 0;
+  return std::min({static_cast<std::int64_t>(std::bit_ceil(std::max(asked, kLeast))), kMostLargest,
+                   std::int64_t{config_.vocab_size}});
+}
+
+LogitsUse Model::use() {
+  const auto read = [this](bool expected) {
+    were_read_ = were_read_ || expected;
+    if (read_.empty()) read_ = device_->to_host(unread_, memory_->host_logits);
+    return read_;
+  };
+  return {read, [this](std::size_t count) { asked_ = std::max(asked_, count); }};
 }
 
 std::span<const float> Model::fitted(std::span<const float> logits) {

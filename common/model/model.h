@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -116,9 +117,9 @@ class Model {
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
   std::span<const float> next_logits(std::span<const int> tokens, KvCache& cache);
 
-  /// The same, but the logits stay on the device until they are read; only the largest of each row comes to
-  /// the host. If those of the last call were read, these are copied at once: two copies in turn cost more
-  /// than one.
+  /// The same, but the logits stay on the device until they are read. Only the largest of each row comes to
+  /// the host, or the k largest if a row has asked for k in the last call. If those of the last call were
+  /// read, these are copied at once: two copies in turn cost more than one.
   Logits lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
 
   /// From now on, a single sequence with a cache is computed in parts of kPart tokens, and `check` is called
@@ -142,7 +143,7 @@ class Model {
   /// with operations only, and may be called more than once per batch.
   void run_with(std::function<void(Pass& pass)> pass) { run_ = std::move(pass); }
 
-  /// The weights, for code that knows the family.
+  /// The weights, for code that knows the family. It may change them before the first pass.
   Network& network() const { return *network_; }
 
   void on_stage(OnStage on_stage) { on_stage_ = std::move(on_stage); }
@@ -172,8 +173,10 @@ class Model {
   /// The same for sequences that are longer than the cache takes at once.
   Logits forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
                           Copy copy);
-  /// The logits that a pass left on the device.
-  std::span<const float> read();
+  /// How many of the largest logits of each row a pass finds, if a row has asked for that many.
+  std::int64_t largest_to_find(std::size_t asked) const;
+  /// Of the logits that a pass has left on the device, or copied at once.
+  LogitsUse use();
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
 
@@ -186,12 +189,14 @@ class Model {
   std::unique_ptr<Share> share_;
   std::unique_ptr<Network> network_;
   std::size_t weight_bytes_ = 0;
+  std::uint64_t number_ = 0;  // no other model has had it
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
   Tensor unread_;                // the logits of the last pass, if they stay on the device
   std::span<const float> read_;  // on the host, once they are there
-  bool were_read_ = false;       // those of lazy_logits
+  bool were_read_ = false;       // those of lazy_logits, by a row that needs all
+  std::size_t asked_ = 0;        // of the largest of lazy_logits
   std::function<void(Pass&)> run_;
   std::function<void()> check_;
   OnStage on_stage_;

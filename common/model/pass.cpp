@@ -11,9 +11,9 @@ namespace {
 
 /// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
 /// There is room for float32 in any case, so no model needs more memory on one processor than on another.
-Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
+Tensor sized(Device& device, DType dtype, Tensor& memory, const Shape& shape) {
   if (memory.bytes() < bytes_of(DType::kFloat32, shape)) memory = device.allocate(DType::kFloat32, shape);
-  return memory.viewed_as(dtype, std::move(shape));
+  return memory.viewed_as(dtype, shape);
 }
 
 void check_input(std::span<const int> tokens, int start, int count, const ModelConfig& config,
@@ -60,17 +60,16 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 }  // namespace
 
+std::array<const Tensor*, 21> PassMemory::on_device() const {
+  return {
+      &indices,  &rotations,     &x,        &projected,       &queries,     &keys,          &values,
+      &attended, &hidden,        &wanted_x, &wanted_attended, &normed,      &logits,        &own_logits,
+      &found,    &router_scores, &chosen,   &shares,          &expert_rows, &expert_inputs, &expert_outputs};
+}
+
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
-  for (const Tensor* tensor : {&indices,       &rotations,       &x,
-                               &projected,     &queries,         &keys,
-                               &values,        &attended,        &hidden,
-                               &wanted_x,      &wanted_attended, &normed,
-                               &logits,        &own_logits,      &largest,
-                               &router_scores, &chosen,          &shares,
-                               &expert_rows,   &expert_inputs,   &expert_outputs}) {
-    sum += tensor->bytes();
-  }
+  for (const Tensor* tensor : on_device()) sum += tensor->bytes();
   return sum;
 }
 
@@ -228,8 +227,7 @@ KeysValues Pass::keys_values(int layer) const {
     kept.window = window;
     return kept;
   }
-  const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, packed_.longest,
-                                        config_.head_size};
+  const Shape shape{batch_.n_sequences(), config_.n_kv_head, packed_.longest, config_.head_size};
   const DType dtype = device_.operand_dtype(batch_.n_tokens(), dtype_);
   return {
       sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape), {}, window};
@@ -266,8 +264,9 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
   if (!part_.share.whole) gather_logits(logits);
 }
 
-Tensor Pass::largest() const {
-  return sized(device_, DType::kInt32, memory_.largest, {logits_.dim(0)});
+Tensor Pass::found(std::int64_t k) const {
+  const std::int64_t rows = logits_.dim(0);
+  return sized(device_, DType::kInt32, memory_.found, k > 0 ? Shape{rows, 2 * k + 1} : Shape{rows});
 }
 
 void Pass::all_reduce(Tensor& x) const {
@@ -329,6 +328,31 @@ void Pass::show(std::string_view name, const Tensor& values) const {
   std::vector<float> host(static_cast<std::size_t>(values.size()));
   device_.copy_to_host(values, host);
   watchers_.on_stage(name, host);
+}
+
+std::vector<std::uint64_t> Pass::key() const {
+  std::vector<std::uint64_t> key;
+  key.reserve(32 + 16 * static_cast<std::size_t>(config_.n_layer));
+  const auto add = [&](auto number) { key.push_back(static_cast<std::uint64_t>(number)); };
+  const auto add_place = [&](const Tensor& tensor) {
+    add(reinterpret_cast<std::uintptr_t>(tensor.data<void>()));
+  };
+  add(packed_.tokens.size());
+  add(packed_.starts.size());
+  add(packed_.wanted_rows.size());
+  add(packed_.longest);
+  add(packed_.wants_all);
+  for (const Tensor* tensor : memory_.on_device()) add_place(*tensor);
+  for (int layer = 0; cache_.keeps() && layer < config_.n_layer; ++layer) {
+    const KeysValues kept = cache_.layer(layer);
+    for (const Tensor* tensor : {&kept.keys, &kept.values, &kept.blocks}) {
+      add_place(*tensor);
+      add(tensor->dtype());
+      add(tensor->shape().size());
+      for (const std::int64_t dim : tensor->shape()) add(dim);
+    }
+  }
+  return key;
 }
 
 Tensor Pass::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {

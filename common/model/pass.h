@@ -2,6 +2,7 @@
 // intermediate result, the cache, and the watchers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -22,10 +23,11 @@ namespace staircase {
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
   Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
-      logits, own_logits, largest, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs;
-  Tensor host_logits, host_largest, host_chosen;  // if the host cannot read the device's memory
+      logits, own_logits, found, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs;
+  Tensor host_logits, host_found, host_chosen;  // if the host cannot read the device's memory
 
-  /// Memory of everything on the device.
+  /// Everything on the device.
+  std::array<const Tensor*, 21> on_device() const;
   std::size_t bytes() const;
 };
 
@@ -164,11 +166,16 @@ class Pass {
 
   void show(std::string_view name, const Tensor& values) const;
 
+  /// Numbers that decide which operations a network calls here and on which tensors, unless something watches
+  /// the pass: the sizes of the batch, and where the cache and all memory are.
+  std::vector<std::uint64_t> key() const;
+
   /// [wanted tokens, vocab_size] on the device, once the pass is done.
   const Tensor& logits() const { return logits_; }
 
-  /// Room for the index of each row's largest logit, [wanted tokens] int32.
-  Tensor largest() const;
+  /// Room for what Device::k_largest finds, or Device::argmax: [wanted tokens, 2 k + 1] int32, or for a k of
+  /// 0 [wanted tokens].
+  Tensor found(std::int64_t k) const;
 
  private:
   /// [rows, columns] in `memory`.

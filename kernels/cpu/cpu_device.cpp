@@ -24,9 +24,9 @@ std::string CpuDevice::description() const {
          hwy::TargetName(targets & -targets);
 }
 
-Tensor CpuDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
+Tensor CpuDevice::allocate(DType dtype, const Shape& shape) {
   const std::size_t bytes = bytes_of(dtype, shape);
-  return Tensor(dtype, std::move(shape), platform::allocate(bytes));
+  return Tensor(dtype, shape, platform::allocate(bytes));
 }
 
 void CpuDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {

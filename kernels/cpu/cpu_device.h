@@ -112,7 +112,7 @@ class CpuDevice final : public Device {
 
   std::string description() const override;
 
-  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
+  Tensor allocate(DType dtype, const Shape& shape) override;
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   std::span<const float> to_host(const Tensor& source, Tensor& memory) override;
@@ -137,6 +137,7 @@ class CpuDevice final : public Device {
   void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
                     Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
+  void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,

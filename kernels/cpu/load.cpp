@@ -261,9 +261,8 @@ HWY_EXPORT(to_float32);
 HWY_EXPORT(pack_weight);
 
 Tensor CpuDevice::load(const HostArray& array) {
-  std::vector<std::int64_t> shape{array.columns};
-  if (array.rows > 1) shape.insert(shape.begin(), array.rows);
-  Tensor tensor = allocate(DType::kFloat32, std::move(shape));
+  const Shape shape = array.rows > 1 ? Shape{array.rows, array.columns} : Shape{array.columns};
+  Tensor tensor = allocate(DType::kFloat32, shape);
   HWY_DYNAMIC_DISPATCH(to_float32)(array, 0, tensor.size(), tensor.data<float>());
   return tensor;
 }
@@ -280,14 +279,14 @@ Weight CpuDevice::load_weight(std::span<const HostArray> parts, WeightOrder orde
   const std::int64_t panels = divide_up(weight.out_features, kPanel),
                      interleaved = dtype == DType::kBFloat16 ? kPair : 1,
                      depth = divide_up(weight.in_features, interleaved) * interleaved;
-  std::vector<std::int64_t> shape{panels, depth, kPanel};
+  Shape shape{panels, depth, kPanel};
   if (is_quantized(dtype)) {
     with_panels(dtype, nullptr, [&]<typename Panel>(const Panel*) {
       shape = {panels, groups_of<Panel>(weight.in_features), sizeof(Panel)};
     });
   }
   const std::size_t bytes = bytes_of(dtype, shape);
-  weight.packed = Tensor(dtype, std::move(shape), weight_memory_.allocate(bytes));
+  weight.packed = Tensor(dtype, shape, weight_memory_.allocate(bytes));
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_weight)(parts, order, weight, first, last);
   });

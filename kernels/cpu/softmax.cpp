@@ -21,6 +21,10 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = count / lanes * lanes;
+  // A long sum in float32 loses what is small, so it consists of short ones.
+  constexpr int kShort = 64;
+  double sum = 0.0;
+  int summed = 0;
   auto sums = hn::Zero(d);
   for (std::int64_t i = 0; i < whole; i += lanes) {
     const auto logits = hn::LoadU(d, x + i);
@@ -33,14 +37,18 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
     value = hn::IfThenElse(hn::IsNaN(logits), logits, value);  // for NaN, Exp returns 0
     hn::StoreU(value, d, x + i);
     sums = hn::Add(sums, value);
+    if (++summed % kShort > 0) continue;
+    sum += hn::GetLane(hn::SumOfLanes(d, sums));
+    sums = hn::Zero(d);
   }
-  float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  sum += hn::GetLane(hn::SumOfLanes(d, sums));
   for (std::int64_t i = whole; i < count; ++i) sum += x[i] = std::exp(x[i] - largest);
+  const float factor = 1.0f / static_cast<float>(sum);
   for (std::int64_t i = 0; i < whole; i += lanes) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, 1.0f / sum)), d, x + i);
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
   }
-  for (std::int64_t i = whole; i < count; ++i) x[i] *= 1.0f / sum;
-  return sum;
+  for (std::int64_t i = whole; i < count; ++i) x[i] *= factor;
+  return static_cast<float>(sum);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -111,13 +111,13 @@ CudaDevice::CudaDevice(bool may_overlap) {
   staging_ = page_locked(DType::kInt32, {kStagedNumbers});
 }
 
-Tensor CudaDevice::page_locked(DType dtype, std::vector<std::int64_t> shape) const {
+Tensor CudaDevice::page_locked(DType dtype, const Shape& shape) const {
   void* memory = nullptr;
   check(cudaMallocHost(&memory, bytes_of(dtype, shape)), "host memory was allocated");
-  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, deleter(cudaFreeHost)));
+  return Tensor(dtype, shape, std::shared_ptr<void>(memory, deleter(cudaFreeHost)));
 }
 
-Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
+Tensor CudaDevice::allocate(DType dtype, const Shape& shape) {
   wait_if_linked();
   const std::size_t bytes = bytes_of(dtype, shape);
   void* memory = nullptr;
@@ -131,7 +131,7 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
   }
   check(status, "memory was allocated");
   // The result of cudaFree does not matter: it fails when the GPU is lost, and the memory with it.
-  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, deleter(cudaFree)));
+  return Tensor(dtype, shape, std::shared_ptr<void>(memory, deleter(cudaFree)));
 }
 
 // CUDA may read the source of an asynchronous copy at any time until the copy is done. Whether it reads

@@ -27,7 +27,7 @@ class CudaDevice final : public Device {
 
   std::string description() const override { return description_; }
 
-  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
+  Tensor allocate(DType dtype, const Shape& shape) override;
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   std::span<const float> to_host(const Tensor& source, Tensor& memory) override;
@@ -35,7 +35,7 @@ class CudaDevice final : public Device {
   using Device::load_weight;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
 
-  void run(const std::function<void()>& work) override;
+  void run(const std::function<void()>& work, std::span<const std::uint64_t> key) override;
 
   DType operand_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
@@ -55,6 +55,7 @@ class CudaDevice final : public Device {
   void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
                     Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
+  void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
 
   bool can_join() const override;
   void join(const DeviceRank& own) override;
@@ -91,7 +92,8 @@ class CudaDevice final : public Device {
     kGatherRows,
     kChooseExperts,
     kCombineRows,
-    kArgmax
+    kArgmax,
+    kKLargest
   };
 
   /// The first line of every operation. It returns true while run() only lists operations; then return at
@@ -152,7 +154,7 @@ class CudaDevice final : public Device {
   unsigned* zeros(std::int64_t count);
 
   /// Memory of the host that the GPU reads and writes directly.
-  Tensor page_locked(DType dtype, std::vector<std::int64_t> shape) const;
+  Tensor page_locked(DType dtype, const Shape& shape) const;
 
   /// Ends the life of memory, unless that would wait for kernels that wait for another rank.
   template <typename Free>

@@ -173,9 +173,8 @@ void launch_quantize(const From* from, std::int64_t rows, std::int64_t columns, 
 }  // namespace cuda
 
 Tensor CudaDevice::load(const HostArray& array) {
-  std::vector<std::int64_t> shape{array.columns};
-  if (array.rows > 1) shape.insert(shape.begin(), array.rows);
-  Tensor tensor = allocate(DType::kFloat32, std::move(shape));
+  const Shape shape = array.rows > 1 ? Shape{array.rows, array.columns} : Shape{array.columns};
+  Tensor tensor = allocate(DType::kFloat32, shape);
   const std::span parts(&array, 1);
   cuda::in_pieces(parts, scratch(cuda::staging_floats(parts)), stream(),
                   [&](const auto* piece, std::int64_t first, std::int64_t rows) {

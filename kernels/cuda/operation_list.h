@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
@@ -14,8 +15,8 @@ namespace staircase::cuda {
 /// Records each tensor's address, type and shape, but not its values. Everything becomes numbers.
 class OperationList {
  public:
-  /// Reserves memory for a model of some dozen blocks: the GPU idles while the list is built.
-  OperationList() { numbers_.reserve(4096); }
+  /// The GPU idles while the list is built, so there is memory for that many numbers.
+  explicit OperationList(std::size_t expected = 0) { numbers_.reserve(expected); }
 
   void add(const Tensor& tensor) {
     add(reinterpret_cast<std::uintptr_t>(tensor.data<void>()));

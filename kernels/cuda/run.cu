@@ -3,11 +3,12 @@
 // starts it.
 //
 // A graph is valid only for exactly the launches that it was captured from. So run() first lets `work` list
-// its operations without doing them. When the same list comes a second time, its launches are captured in a
-// graph, and from then on the graph is launched instead. Values that change from run to run, such as the
-// positions of a batch, must be in memory. A cache that has moved or grown, another number of tokens, another
-// model: each of these makes another list, so nothing needs to be invalidated. The list includes this
-// device's memory for intermediate results.
+// its operations without doing them, or takes a key that its caller vouches for. Listing the operations of a
+// token takes the host as long as some kernels take the GPU. When the same list comes a second time, its
+// launches are captured in a graph, and from then on the graph is launched instead. Values that change from
+// run to run, such as the positions of a batch, must be in memory. A cache that has moved or grown, another
+// number of tokens, another model: each of these makes another list, so nothing needs to be invalidated. The
+// list includes this device's memory for intermediate results.
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
@@ -51,7 +52,7 @@ cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) 
 
 }  // namespace
 
-void CudaDevice::run(const std::function<void()>& work) {
+void CudaDevice::run(const std::function<void()>& work, std::span<const std::uint64_t> key) {
   struct Running {  // restores the state, also after an exception
     CudaDevice& device;
     explicit Running(CudaDevice& d) : device(d) { device.running_ = true; }
@@ -61,12 +62,12 @@ void CudaDevice::run(const std::function<void()>& work) {
     }
   } const running(*this);
 
-  list_.emplace();
-  work();
-  list_->add(scratch_);
-  list_->add(zeros_);
-  list_->add(operand_);
-  list_->add(widened_);
+  constexpr std::size_t kOfSomeDozenBlocks = 4096, kOfOwnMemory = 16;
+  list_.emplace(key.empty() ? kOfSomeDozenBlocks : key.size() + kOfOwnMemory);
+  list_->add(key.empty());
+  for (const std::uint64_t number : key) list_->add(number);
+  if (key.empty()) work();
+  for (const Tensor* memory : {&scratch_, &zeros_, &operand_, &widened_}) list_->add(*memory);
   cuda::OperationList list = *std::exchange(list_, std::nullopt);
 
   if (recordings_.size() >= kMostRecordings && !recordings_.contains(list)) recordings_.clear();

@@ -138,8 +138,8 @@ void with_rows(const Weight& weight, const Use& use) {
 }
 
 /// The shape of Weight::packed.
-inline std::vector<std::int64_t> packed_shape(DType dtype, std::int64_t in, std::int64_t out) {
-  std::vector<std::int64_t> shape{out, in};
+inline Shape packed_shape(DType dtype, std::int64_t in, std::int64_t out) {
+  Shape shape{out, in};
   with_weight_type(dtype, nullptr, [&]<typename Stored>(Stored*) {
     if constexpr (Format<Stored>::kScaled) {
       constexpr std::int64_t kInputs = Format<Stored>::kInputs,

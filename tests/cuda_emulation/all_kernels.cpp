@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_device.cu"
 #include "kernels/cuda/embedding.cu"
 #include "kernels/cuda/gather_rows.cu"
+#include "kernels/cuda/k_largest.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/load.cu"
 #include "kernels/cuda/nccl_link.cu"

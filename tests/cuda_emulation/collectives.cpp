@@ -101,8 +101,8 @@ Floats part_of(int rank, std::size_t count) {
   return numbers;
 }
 
-Tensor uploaded(Device& device, std::vector<std::int64_t> shape, const Floats& numbers) {
-  Tensor tensor = device.allocate(DType::kFloat32, std::move(shape));
+Tensor uploaded(Device& device, const Shape& shape, const Floats& numbers) {
+  Tensor tensor = device.allocate(DType::kFloat32, shape);
   device.copy_from_host(std::span<const float>(numbers), tensor);
   return tensor;
 }

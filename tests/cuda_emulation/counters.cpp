@@ -127,6 +127,13 @@ Launches argmax() {
   return launches_of([&] { device().argmax(x, out); });
 }
 
+/// For a top-k of 50.
+Launches k_largest() {
+  const Tensor x = upload(device(), shape_of(2, 50257), random_values(2 * 50257, 1));
+  Tensor out = result_tensor(device(), shape_of(2, 129)).viewed_as(DType::kInt32, shape_of(2, 129));
+  return launches_of([&] { device().k_largest(x, 64, out); });
+}
+
 Launches copy_positions() {
   KeysValues cache = cache_of(kHeads, DType::kBFloat16), to = cache_of(kHeads, DType::kBFloat16);
   return launches_of([&] { device().copy_positions(cache.keys, 8, 16, to.keys, 0); });
@@ -199,6 +206,7 @@ std::vector<Row> rows() {
       {"gather_rows", gather_rows(), {{}}},
       // The second row begins within a sector, so a warp reads five instead of four there.
       {"argmax of two rows of logits", argmax(), {{0.0, 0.0, 1.13, 1.0, 1.0}}},
+      {"64 largest of two rows of logits", k_largest(), {{0.0, 0.0, 1.14, 1.12, 38.0, 245.0}}},
       {"copy_positions", copy_positions(), {{0.0, 0.0, 1.0, 1.0, 1.0}}},
       {"load, inputs first", load(DType::kBFloat16), {{0.0, 0.0, 1.0, 1.0, 1.0}}},
       {"the same in int8", load(DType::kInt8), {{0.0, 0.0, 1.0, 2.4}}},

@@ -492,6 +492,10 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
   return cuda_emulation::vote(mask, predicate != 0, where);
 }
 
+inline int __popc(unsigned bits) {
+  return std::popcount(bits);
+}
+
 inline int __any_sync(unsigned mask, int predicate,
                       cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
   return cuda_emulation::vote(mask, predicate != 0, where) != 0;

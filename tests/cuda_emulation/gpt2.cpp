@@ -195,11 +195,13 @@ TEST_CASE(
     "on the emulated GPU greedy texts and drawn ones of one batch are the same with and without logits") {
   Model model = tiny_on_gpu();
   const Tokenizer tokenizer = Tokenizer::load(kSource / "models/tales-1m");
-  RowOptions greedy, drawn, with_logprobs;
+  RowOptions greedy, drawn, with_logprobs, from_few;
   greedy.stopping = {.max_new_tokens = 6, .ignore_eos = true};
   drawn = with_logprobs = greedy;
   drawn.sampling = {.do_sample = true, .seed = 3};
   with_logprobs.logprobs.count = 2;
+  from_few = drawn;
+  from_few.sampling.top_k = 5;
   using Lines = std::vector<std::pair<int, std::vector<int>>>;
   const auto texts = [&](const std::vector<RowOptions>& rows, bool reads) {
     StaticKvCache cache(model, static_cast<int>(rows.size()));
@@ -214,13 +216,96 @@ TEST_CASE(
     while (!scheduler.idle()) scheduler.pass();
     return lines;
   };
-  for (const auto& rows :
-       {std::vector{greedy, greedy}, {greedy, drawn, greedy}, {drawn}, {with_logprobs, greedy}}) {
+  for (const auto& rows : {std::vector{greedy, greedy},
+                           {greedy, drawn, greedy},
+                           {drawn},
+                           {with_logprobs, greedy},
+                           {from_few},
+                           {greedy, from_few, from_few},
+                           {from_few, drawn}}) {
     CAPTURE(rows.size());
     CHECK(texts(rows, false) == texts(rows, true));
   }
   texts({greedy}, false);
   CHECK(bytes_to_host([&] { texts({greedy, greedy, greedy}, false); }) == 6 * 3 * 4);
+}
+
+TEST_CASE("on the emulated GPU rows with a top-k need 516 bytes each, and the same texts come of it") {
+  const Tokenizer tokenizer = Tokenizer::load(kSource / "models/tales-1m");
+  constexpr int kRows = 3, kTokens = 12;
+  std::vector<std::vector<int>> texts[2];
+  const auto run = [&](Model& model, const SamplingOptions& sampling, int tokens, auto& into, bool reads) {
+    into.resize(kRows);
+    StaticKvCache cache(model, kRows);
+    StaticEngine lazy(model, cache);
+    ReadingEngine reading(model, cache);
+    Scheduler scheduler(
+        reads ? reading : lazy, tokenizer, kRows, {}, [](int, const Token&) {},
+        [&](int number, Generation text) { into[static_cast<std::size_t>(number)] = text.tokens; });
+    for (int i = 0; i < kRows; ++i) {
+      RowOptions options;
+      options.stopping = {.max_new_tokens = tokens, .ignore_eos = true};
+      options.sampling = sampling;
+      options.sampling.seed = static_cast<unsigned>(i);
+      scheduler.submit(i, {1, 2 + i, 7}, options);
+    }
+    while (!scheduler.idle()) scheduler.pass();
+  };
+  struct Case {
+    SamplingOptions sampling;
+    std::size_t k;
+  };
+  for (const auto& [sampling, k] :
+       {Case{{.do_sample = true, .temperature = 0.8f, .top_k = 50}, 64},
+        Case{{.do_sample = true, .temperature = 0.6f, .top_k = 100, .top_p = 0.9f}, 128}}) {
+    CAPTURE(k);
+    Model model = Model::load(kSource / "models/tales-1m", make_cuda_device());
+    const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
+    run(model, sampling, kTokens, texts[1], true);
+    run(model, {}, 1, texts[0], false);  // so that no row has read any
+    const std::size_t bytes = bytes_to_host([&] { run(model, sampling, kTokens, texts[0], false); });
+    CHECK(texts[0] == texts[1]);
+    // The first pass does not know what will be asked for.
+    CHECK(bytes == 4 * kRows * (1 + vocab_size + (kTokens - 1) * (2 * k + 1)));
+    // A greedy batch after that needs as little as ever, after one pass.
+    CHECK(bytes_to_host([&] { run(model, {}, kTokens, texts[0], false); }) ==
+          4 * kRows * (2 * k + 1 + kTokens - 1));
+  }
+}
+
+TEST_CASE("on the emulated GPU a graph is of one model and of one cache") {
+  // What decides is where their memory is, which may be where that of others was.
+  const std::shared_ptr<Device> device = make_cuda_device();
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
+  const auto logits_of = [&](Model& model, KvCache& cache) {
+    std::vector<std::vector<float>> all;
+    for (const int& token : text) {
+      const std::span<const float> row = model.next_logits(std::span(&token, 1), cache);
+      all.emplace_back(row.begin(), row.end());
+    }
+    return all;
+  };
+  const char* const names[] = {"models/tales-1m", "models/tales-6m", "models/tales-1m"};
+  std::vector<std::vector<std::vector<float>>> want;
+  for (const char* const name : names) {
+    Model model = Model::load(kSource / name, make_cuda_device());
+    StaticKvCache cache(model);
+    want.push_back(logits_of(model, cache));
+  }
+  for (int time = 0; time < 2; ++time) {
+    for (std::size_t m = 0; m < std::size(names); ++m) {
+      CAPTURE(m);
+      Model model = Model::load(kSource / names[m], device);
+      std::optional<StaticKvCache> cache(std::in_place, model);
+      CHECK(logits_of(model, *cache) == want[m]);
+      cache.emplace(model, 1);
+      const int before = cuda_emulation::graphs_launched;
+      CHECK(logits_of(model, *cache) == want[m]);
+      CHECK(cuda_emulation::graphs_launched > before);
+      StaticKvCache two_rows(model, 2);
+      CHECK(logits_of(model, two_rows) == want[m]);
+    }
+  }
 }
 
 TEST_CASE("on the emulated GPU models of different types take turns, as a draft and its target do") {

@@ -210,6 +210,10 @@ TEST_CASE("an operation is other work with any other argument") {
     Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
     tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
                  [&] { device.argmax(x, largest2); }});
+    Tensor found = upload_ints(device, std::vector<std::int32_t>(15)).reshaped({3, 5}),
+           found2 = upload_ints(device, std::vector<std::int32_t>(15)).reshaped({3, 5});
+    tells_apart({[&] { device.k_largest(x, 2, found); }, [&] { device.k_largest(x2, 2, found); },
+                 [&] { device.k_largest(x, 1, found); }, [&] { device.k_largest(x, 2, found2); }});
   });
 }
 

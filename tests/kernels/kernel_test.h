@@ -32,7 +32,6 @@ namespace staircase {
 
 using naive::Sequence;
 using Values = std::vector<float>;
-using Shape = std::vector<std::int64_t>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
