@@ -6,16 +6,16 @@
 // One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 28,672 inputs, in float32
 // 16,384, and in 8 and 4 bits 32,768.
 //
-// Up to 32 rows with bfloat16 weights go to tensor cores, and the weights are still read once
-// (rows_on_tensor_cores.cuh).
+// Up to 32 rows with weights in bfloat16, int8 or int4 go to tensor cores, and the weights are still read
+// once (rows_on_tensor_cores.cuh).
 //
-// A few rows with other weights, or on older GPUs (a small batch, or verifying a handful of drafts) are
-// limited by the bandwidth at which the weights come from memory, too. Our own kernel computes them: each
-// warp reads the weights of one output, or of a few, from front to back, 16 bytes a lane. It widens weights
-// of 16 bits and less in registers, so all arithmetic is in float32. The epilogue (bias, GELU, residual, the
-// position in the cache) costs nothing there. Nor does the norm of up to four rows: every block computes it
-// in shared memory while its weights are on their way to the L2 cache. The columns of a gated product
-// alternate, and a warp takes pairs of them: some columns of the gate and the columns that they gate.
+// A few rows with other weights or widths, or on older GPUs, are limited by the bandwidth at which the
+// weights come from memory, too. Our own kernel computes them: each warp reads the weights of one output, or
+// of a few, from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all
+// arithmetic is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing
+// there. Nor does the norm of up to four rows: every block computes it in shared memory while its weights are
+// on their way to the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them:
+// some columns of the gate and the columns that they gate.
 //
 // The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
 // 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane takes at most eight inputs at
@@ -27,7 +27,7 @@
 // to 16 bits, and moving keys and values to the cache. The tensor cores that cuBLAS uses take two matrices of
 // one type. So with 16-bit weights, x is first rounded to their type, unless it was stored in it; the sums
 // are in float32. Weights in 8 and 4 bits are first widened to 16, which writes and reads each once more. So
-// they may be slower than 16-bit weights from nine rows up to the point where arithmetic is the limit.
+// they may be slower than 16-bit weights from 33 rows up to the point where arithmetic is the limit.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -76,7 +76,7 @@ __device__ __forceinline__ const float* normalize_in_block(const float* x, const
 /// Up to kRows rows, normalized or not, times the weights of kOutputs outputs per warp. A lane takes kVector
 /// neighbouring inputs at a time. `in` must be a multiple of kVector; with a norm, of 4 as well. Every result
 /// is summed in the same order, whatever the number of rows. For a gated product, a warp has kOutputs / 2
-/// columns of the gate, then the columns that they gate.
+/// columns of the gate, then the columns that they gate. Blocks above take the next kRows rows.
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
 __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* x, RowNorm norm,
                                                                     WeightRows<Stored> weight, int rows,
@@ -86,6 +86,10 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   constexpr int kElements = divide_up(kVector, Format<Stored>::kInElement);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
+  // Others have no more rows.
+  const int first_row = kRows == kFewRows ? static_cast<int>(blockIdx.y) * kRows : 0;
+  x += static_cast<std::int64_t>(first_row) * in;
+  rows -= first_row;
 
   // Rows and outputs past the end repeat the last one, to avoid a branch in the innermost loop.
   WeightRow<Stored> weights[kOutputs];
@@ -165,9 +169,9 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   }
   if constexpr (kTakesPairs<Store>) {
     const float gated = __shfl_down_sync(kAllLanes, own_sum, kPairs);
-    if (has_result) store.of_row(row)(column, own_sum + bias, gated + other_bias);
+    if (has_result) store.of_row(first_row + row)(column, own_sum + bias, gated + other_bias);
   } else {
-    if (has_result) store.of_row(row)(column, own_sum + bias);
+    if (has_result) store.of_row(first_row + row)(column, own_sum + bias);
   }
 }
 
@@ -230,8 +234,9 @@ template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored
 void launch_few_rows(const Tensor& x, const Norm& norm, const Weight& weight,
                      const WeightRows<Stored>& weights, const Store& store, Stream stream) {
   const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
-  launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
-         kLinearThreads, kNormalize ? x.bytes() : 0,
+  const dim3 grid(blocks(divide_up(weight.out_features, outputs_per_block)),
+                  blocks(divide_up<std::int64_t>(x.dim(0), kRows)));
+  launch("linear was started", stream, grid, kLinearThreads, kNormalize ? x.bytes() : 0,
          multiply_few_rows<kRows, kOutputs, kVector, kNormalize, Stored, Store>, x.data<float>(),
          RowNorm(norm), weights, static_cast<int>(x.dim(0)), static_cast<int>(weight.in_features),
          static_cast<int>(weight.out_features), store);
@@ -243,8 +248,9 @@ bool normalizes(const Tensor& x, const Weight& weight) {
          weight.in_features % inputs_at_once(size_of(weight.packed.dtype())) == 0;
 }
 
-/// norm(x) W or x W for 1 to kFewRows rows. With more rows, a warp takes more outputs, so it uses each value
-/// of x more often: it reads x from the cache again and again.
+/// norm(x) W or x W for 1 to kFewRows rows, or for more, which read the weights again for each kFewRows. With
+/// more rows, a warp takes more outputs, so it uses each value of x more often: it reads x from the cache
+/// again and again.
 template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, Stream stream) {
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
@@ -350,20 +356,24 @@ template <typename Store>
 bool rows_on_tensor_cores(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store,
                           Stream stream) {
   const std::int64_t rows = x.dim(0), in = weight.in_features;
-  if (weight.packed.dtype() != DType::kBFloat16 || x.dtype() != DType::kFloat32 || in % kPieceInputs != 0 ||
-      rows > kFewRowsOnTensorCores) {
-    return false;
-  }
-  const auto start = [&](auto* kernel) {
-    const std::int64_t columns_of_block = kTakesPairs<Store> ? 2 * kMmaColumns : kMmaColumns;
-    launch("linear was started", stream, blocks(divide_up(weight.out_features, columns_of_block)),
-           kMmaThreads, 0, kernel, x.data<float>(), RowNorm(norm), WeightRows<__nv_bfloat16>(weight),
-           static_cast<int>(rows), static_cast<int>(in), static_cast<int>(weight.out_features), store);
-  };
-  start(rows <= 8    ? multiply_on_tensor_cores<1, Store>
-        : rows <= 16 ? multiply_on_tensor_cores<2, Store>
-                     : multiply_on_tensor_cores<4, Store>);
-  return true;
+  if (x.dtype() != DType::kFloat32 || rows > kFewRowsOnTensorCores) return false;
+  bool taken = false;
+  with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
+    if constexpr (kIsOnTensorCores<Stored>) {
+      if (in % kWholeInputs<Stored> != 0) return;
+      const auto start = [&](auto* kernel) {
+        const std::int64_t columns_of_block = kTakesPairs<Store> ? 2 * kMmaColumns : kMmaColumns;
+        launch("linear was started", stream, blocks(divide_up(weight.out_features, columns_of_block)),
+               kMmaThreads, 0, kernel, x.data<float>(), RowNorm(norm), weights, static_cast<int>(rows),
+               static_cast<int>(in), static_cast<int>(weight.out_features), store);
+      };
+      start(rows <= 8    ? multiply_on_tensor_cores<1, Stored, Store>
+            : rows <= 16 ? multiply_on_tensor_cores<2, Stored, Store>
+                         : multiply_on_tensor_cores<4, Stored, Store>);
+      taken = true;
+    }
+  });
+  return taken;
 }
 
 template <typename Stored, typename To>
@@ -400,7 +410,7 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 }  // namespace cuda
 
 DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
-  const bool on_tensor_cores = has_tensor_cores_ && weights == DType::kBFloat16;
+  const bool on_tensor_cores = has_tensor_cores_ && (weights == DType::kBFloat16 || is_quantized(weights));
   const bool are_few = rows <= (on_tensor_cores ? cuda::kFewRowsOnTensorCores : cuda::kFewRows);
   return are_few ? DType::kFloat32 : cublas_dtype(weights);
 }
@@ -435,7 +445,11 @@ bool CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weigh
   }
   if (rows > 1 && has_tensor_cores_ && cuda::rows_on_tensor_cores(x, norm, weight, store, stream()))
     return true;
-  if (rows > cuda::kFewRows) return false;
+  // More than a few are not rounded only where nearly all widths go to tensor cores.
+  const DType dtype = weight.packed.dtype();
+  const bool rounded =
+      !is_quantized(dtype) || x.dtype() != DType::kFloat32 || operand_dtype(rows, dtype) != DType::kFloat32;
+  if (rows > cuda::kFewRows && rounded) return false;
   if (norm.kind != NormKind::kNone && cuda::normalizes(x, weight)) {
     cuda::few_rows<true>(x, norm, weight, store, stream());
   } else {

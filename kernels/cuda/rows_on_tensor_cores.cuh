@@ -1,5 +1,5 @@
-// linear and query_key_value of a few rows on tensor cores: out = epilogue(norm(x) W + b) with bfloat16
-// weights, for a small batch or for drafts that are verified.
+// linear and query_key_value of a few rows on tensor cores: out = epilogue(norm(x) W + b) with weights in
+// bfloat16, int8 or int4, for a small batch or for drafts that are verified.
 //
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations, and the weights are read
 // once, whatever the number of rows: the limit is the rate at which they come from memory. One warp that
@@ -19,9 +19,17 @@
 // of bfloat16, which has its 24 bits, and there are three products. They are free: the weights take longer to
 // come.
 //
+// Weights of 8 and 4 bits are whole numbers that bfloat16 holds exactly. The products of a group are summed
+// by themselves and then multiplied by its scale. 16 bytes in int8 are part of one group. In int4 they are a
+// whole one, but all four lanes of an output must work on one group at a time. So the lanes exchange them:
+//
+//     loaded     lane 0: group 0, words 0 1 2 3     exchanged     lane 0: word 0 of groups 0 1 2 3
+//                lane 1: group 1, words 0 1 2 3                   lane 1: word 1 of groups 0 1 2 3 ..
+//
 // The first weights are requested before the wait for the kernel before, as in matvec.cuh.
 #pragma once
 
+#include "kernels/cuda/matvec.cuh"
 #include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/stores.cuh"
 #include "kernels/cuda/tensor_cores.cuh"
@@ -31,12 +39,69 @@ namespace staircase::cuda {
 
 constexpr int kMmaThreads = 256, kMmaWarps = kMmaThreads / kWarp;
 constexpr int kMmaColumns = 16, kMmaRows = 8;  ///< of one product
-constexpr int kPieceInputs = 32;               ///< of a piece: 4 lanes with 8 inputs each
-constexpr int kPiecesAhead = 4;                ///< pieces that a warp has requested and not used
+constexpr int kLanesOfOutput = 4;
+constexpr int kInputsAtOnce = 8;  ///< of a lane
+constexpr int kPiecesAhead = 4;   ///< pieces that a warp has requested and not used
 
-/// A lane's part of a piece of the weights: 8 inputs of outputs `group` and `group` + 8 of a tile.
+/// A piece of the weights: what the lanes of an output load at once, 64 bytes.
+template <typename Stored>
+constexpr int kPieceInputs = kLanesOfOutput* kInputsOfLoad<Stored>;
+
+/// Of bfloat16, int8 and int4, which bfloat16 holds exactly.
+template <typename Stored>
+constexpr bool kIsOnTensorCores = std::is_same_v<Stored, __nv_bfloat16> || Format<Stored>::kScaled;
+
+/// What the inputs of such weights must be a multiple of.
+template <typename Stored>
+constexpr int kWholeInputs = Format<Stored>::kBits == 4 ? static_cast<int>(kInt4Group) : kPieceInputs<Stored>;
+
+/// A lane's part of a piece: 16 bytes of output `group` of a tile, and of `group` + 8.
+template <typename Stored>
 struct WeightPiece {
-  unsigned upper[4], lower[4];
+  static constexpr bool kScaled = Format<Stored>::kScaled, kExchanges = Format<Stored>::kBits == 4;
+
+  unsigned words[2][4];
+  float scales[2];
+
+  __device__ __forceinline__ void request(const WeightRow<Stored> (&rows)[2], int input, int in) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (input < in) {
+        ld_global_nc_no_allocate(words[half], rows[half].values + input / Format<Stored>::kInElement);
+        if constexpr (kScaled) scales[half] = rows[half].scale_once(input);
+      }
+    }
+  }
+
+  /// Lane j gets word j of the load of each lane of its output, in their order.
+  __device__ __forceinline__ void exchange(int lane) {
+#pragma unroll
+    for (int distance = 1; distance < kLanesOfOutput; distance *= 2) {
+      const bool upper = (lane & distance) != 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((i & distance) != 0) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          unsigned& first = words[half][i];
+          unsigned& second = words[half][i + distance];
+          const unsigned other = __shfl_xor_sync(kAllLanes, upper ? first : second, distance);
+          (upper ? first : second) = other;
+        }
+      }
+    }
+  }
+
+  /// Inputs 8 n to 8 n + 7 of the words of one output, two in a register.
+  __device__ __forceinline__ unsigned pair(int half, int n, int i) const {
+    if constexpr (kScaled) {
+      const int first = n * kInputsAtOnce + 2 * i;
+      return pack<__nv_bfloat16>(weight_of_load<Stored>(words[half], first),
+                                 weight_of_load<Stored>(words[half], first + 1));
+    } else {
+      return words[half][i];
+    }
+  }
 };
 
 /// A lane's 8 inputs of one row of x, as a sum of three numbers of bfloat16. Two neighbours share a register.
@@ -58,38 +123,34 @@ struct SplitPiece {
   }
 };
 
-/// norm(x) W for up to kTiles · 8 rows. `in` must be a multiple of kPieceInputs. A block computes 16 outputs;
+/// norm(x) W for up to kTiles · 8 rows. `in` must be a multiple of kWholeInputs. A block computes 16 outputs;
 /// of a gated product, 16 columns of the gate and those that they gate.
-template <int kTiles, typename Store>
+template <int kTiles, typename Stored, typename Store>
 __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const float* x, RowNorm norm,
-                                                                        WeightRows<__nv_bfloat16> weight,
-                                                                        int rows, int in, int out,
-                                                                        Store store) {
+                                                                        WeightRows<Stored> weight, int rows,
+                                                                        int in, int out, Store store) {
   constexpr int kMatrices = kTakesPairs<Store> ? 2 : 1;
   static_assert(kGateColumns == kMmaColumns);
+  using Piece = WeightPiece<Stored>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int group = lane / 4, first_input = lane % 4 * 8;
+  const int group = lane / kLanesOfOutput, lane_of_output = lane % kLanesOfOutput;
   const int first_column = static_cast<int>(blockIdx.x) * kMmaColumns * kMatrices;
-  const int pieces = in / kPieceInputs;
+  const int pieces = divide_up(in, kPieceInputs<Stored>);
 
   // Outputs past the end repeat the last one; nothing stores them.
-  const __nv_bfloat16* of_output[kMatrices][2];
+  WeightRow<Stored> of_output[kMatrices][2];
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int column = min(first_column + m * kMmaColumns + half * 8 + group, out - 1);
-      of_output[m][half] = weight[column].values + first_input;
+      of_output[m][half] = weight[min(first_column + m * kMmaColumns + half * 8 + group, out - 1)];
     }
   }
-  WeightPiece ahead[kPiecesAhead][kMatrices];
-  const auto request = [&](int piece, WeightPiece(&to)[kMatrices]) {
-    if (piece >= pieces) return;
+  Piece ahead[kPiecesAhead][kMatrices];
+  const auto request = [&](int piece, Piece(&to)[kMatrices]) {
+    const int input = piece * kPieceInputs<Stored> + lane_of_output * kInputsOfLoad<Stored>;
 #pragma unroll
-    for (int m = 0; m < kMatrices; ++m) {
-      ld_global_nc_no_allocate(to[m].upper, of_output[m][0] + piece * kPieceInputs);
-      ld_global_nc_no_allocate(to[m].lower, of_output[m][1] + piece * kPieceInputs);
-    }
+    for (int m = 0; m < kMatrices; ++m) to[m].request(of_output[m], input, in);
   };
 #pragma unroll
   for (int i = 0; i < kPiecesAhead; ++i) request(warp + i * kMmaWarps, ahead[i]);
@@ -106,11 +167,19 @@ __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const fl
   __syncthreads();
 
   float sums[kMatrices][kTiles][4] = {};
-  const auto multiply = [&](int piece, const WeightPiece(&own)[kMatrices]) {
-    if (piece >= pieces) return;
-    const int i = piece * kPieceInputs + first_input;
-    NormParameters<8> parameters{};
-    if (norm.kind != NormKind::kNone) parameters = norm.parameters<8>(i);
+  // Adds the products of 8 inputs of each lane, from input i of x on: those with number n of the words.
+  const auto multiply = [&](const Piece(&own)[kMatrices], int n, int i, float(&to)[kMatrices][kTiles][4]) {
+    NormParameters<kInputsAtOnce> parameters{};
+    if (norm.kind != NormKind::kNone) parameters = norm.parameters<kInputsAtOnce>(i);
+    unsigned a[kMatrices][2][4];
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) a[m][step][p] = own[m].pair(p % 2, n, 2 * step + p / 2);
+      }
+    }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int row = tile * kMmaRows + group;
@@ -120,14 +189,51 @@ __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const fl
 #pragma unroll
       for (int m = 0; m < kMatrices; ++m) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const unsigned a[4] = {own[m].upper[2 * half], own[m].lower[2 * half], own[m].upper[2 * half + 1],
-                                 own[m].lower[2 * half + 1]};
+        for (int step = 0; step < 2; ++step) {
 #pragma unroll
           for (int term = 2; term >= 0; --term) {
-            mma_m16n8k16<__nv_bfloat16>(sums[m][tile], a, split.terms[term][2 * half],
-                                        split.terms[term][2 * half + 1]);
+            mma_m16n8k16<__nv_bfloat16>(to[m][tile], a[m][step], split.terms[term][2 * step],
+                                        split.terms[term][2 * step + 1]);
           }
+        }
+      }
+    }
+  };
+  // Adds what a group's products sum to, by its scales of the two outputs.
+  const auto add_scaled = [&](const float(&group_sums)[kMatrices][kTiles][4], int m, float upper,
+                              float lower) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][tile][i] += group_sums[m][tile][i] * (i < 2 ? upper : lower);
+    }
+  };
+  const auto multiply_piece = [&](int piece, Piece(&own)[kMatrices]) {
+    if (piece >= pieces) return;
+    const int first = piece * kPieceInputs<Stored>;
+    if constexpr (!Piece::kScaled) {
+      multiply(own, 0, first + lane_of_output * kInputsAtOnce, sums);
+    } else if constexpr (!Piece::kExchanges) {
+      float group_sums[kMatrices][kTiles][4] = {};
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        multiply(own, n, first + (2 * lane_of_output + n) * kInputsAtOnce, group_sums);
+      }
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) add_scaled(group_sums, m, own[m].scales[0], own[m].scales[1]);
+    } else {
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) own[m].exchange(lane);
+#pragma unroll
+      for (int n = 0; n < kLanesOfOutput; ++n) {
+        const int group_first = first + n * static_cast<int>(kInt4Group);
+        if (group_first >= in) break;
+        float group_sums[kMatrices][kTiles][4] = {};
+        multiply(own, n, group_first + lane_of_output * kInputsAtOnce, group_sums);
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+          add_scaled(group_sums, m, __shfl_sync(kAllLanes, own[m].scales[0], n, kLanesOfOutput),
+                     __shfl_sync(kAllLanes, own[m].scales[1], n, kLanesOfOutput));
         }
       }
     }
@@ -136,7 +242,7 @@ __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const fl
 #pragma unroll
     for (int i = 0; i < kPiecesAhead; ++i) {
       const int piece = first + i * kMmaWarps;
-      multiply(piece, ahead[i]);
+      multiply_piece(piece, ahead[i]);
       request(piece + kPiecesAhead * kMmaWarps, ahead[i]);
     }
   }

@@ -74,20 +74,21 @@ TEST_CASE("a GPU without bfloat16 refuses weights in it and names those it has")
 
 TEST_CASE("a GPU without bfloat16 multiplies many rows with weights of few bits in float16") {
   const Restore restore;
+  constexpr std::size_t kRows = 33;
   for (const int capability : {75, 80}) {
     settings.capability = capability;
     const std::unique_ptr<Device> device = make_cuda_device();
     for (const DType dtype : {DType::kInt8, DType::kInt4}) {
-      const DType operand = device->operand_dtype(9, dtype);
+      const DType operand = device->operand_dtype(kRows, dtype);
       CHECK(operand == (capability == 75 ? DType::kFloat16 : DType::kBFloat16));
       // 1 + 1/512 is exact in float16 and not in bfloat16.
-      const std::vector<float> ones(9 * 64, 1.0f), x(9 * 64, 1.0f + 0x1p-9f);
+      const std::vector<float> ones(64, 1.0f), x(kRows * 64, 1.0f + 0x1p-9f);
       const Weight weight =
           device->load_weight({ones.data(), DType::kFloat32, 64, 1}, WeightOrder::kInputFirst, dtype);
-      const Tensor rows = device->load({x.data(), DType::kFloat32, 9, 64});
-      Tensor out = device->allocate(DType::kFloat32, {9, 1});
+      const Tensor rows = device->load({x.data(), DType::kFloat32, kRows, 64});
+      Tensor out = device->allocate(DType::kFloat32, {kRows, 1});
       device->linear(rows, {}, weight, Tensor(), Epilogue::kStore, out);
-      std::vector<float> got(9);
+      std::vector<float> got(kRows);
       device->copy_to_host(out, got);
       for (const float value : got) CHECK(value == (capability == 75 ? 64.0f + 0.125f : 64.0f));
     }

@@ -104,15 +104,18 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
   CHECK(kernels_of_a_layer(DType::kInt4) == 13);
 }
 
-TEST_CASE("on the emulated GPU a layer of up to 32 tokens with bfloat16 weights takes five kernels") {
-  Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), DType::kBFloat16);
-  for (const int tokens : {1, 2, 9, 32}) {
-    const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
-    const int before = so_far();
-    model.last_logits(std::vector<int>(static_cast<std::size_t>(tokens), 7), tokens);
-    // Besides the layers: the embedding, the last norm, and the output layer.
-    CAPTURE(tokens);
-    CHECK(so_far() - before == 3 + 5 * model.config().n_layer);
+TEST_CASE("on the emulated GPU a layer of up to 32 tokens takes five kernels, with 16 bits and fewer") {
+  for (const DType dtype : {DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+    Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    for (const int tokens : {1, 2, 9, 32}) {
+      const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
+      const int before = so_far();
+      model.last_logits(std::vector<int>(static_cast<std::size_t>(tokens), 7), tokens);
+      // Besides the layers: the embedding, the last norm, and the output layer.
+      CAPTURE(tokens);
+      INFO(to_string(dtype));
+      CHECK(so_far() - before == 3 + 5 * model.config().n_layer);
+    }
   }
 }
 

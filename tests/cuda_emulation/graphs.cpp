@@ -29,7 +29,7 @@ int graphs_during(const Action& action) {
 /// One decoding step of an attention layer: a product, the cache and a second product, of more rows than the
 /// kernels for a few take.
 struct Layer {
-  static constexpr std::int64_t kWidth = 24, kRows = 10, kHeads = 3;
+  static constexpr std::int64_t kWidth = 24, kRows = 33, kHeads = 3;
 
   Device& device;
   DType dtype = DType::kFloat16;
