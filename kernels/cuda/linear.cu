@@ -86,8 +86,13 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   constexpr int kElements = divide_up(kVector, Format<Stored>::kInElement);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
-  // Others have no more rows.
-  const int first_row = kRows == kFewRows ? static_cast<int>(blockIdx.y) * kRows : 0;
+  // More rows come only with few bits, and where other widths go to tensor cores.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  constexpr bool kInParts = kRows == kFewRows && kScaled;
+#else
+  constexpr bool kInParts = false;
+#endif
+  const int first_row = kInParts ? static_cast<int>(blockIdx.y) * kRows : 0;
   x += static_cast<std::int64_t>(first_row) * in;
   rows -= first_row;
 

@@ -311,6 +311,46 @@ TEST_CASE("on the emulated GPU a graph is of one model and of one cache") {
   }
 }
 
+TEST_CASE("on the emulated GPU a graph is of one batch, and of what it finds of the logits") {
+  Model model = tiny_on_gpu();
+  const auto width = static_cast<std::size_t>(model.config().vocab_size);
+  const std::vector<int> one = {1, 2}, other = {50, 7};
+  const auto whole = [&](std::size_t others, KvCache& cache) {
+    const std::span<const int> sequences[] = {one, std::span(other).first(others)};
+    const std::span<const float> all = model.next_logits(sequences, cache);
+    return std::vector<float>(all.begin(), all.end());
+  };
+  StaticKvCache cache(model, 2);
+  const auto anew = [&]() -> KvCache& {
+    cache.truncate(0, 0);
+    cache.truncate(1, 0);
+    return cache;
+  };
+  // Each is done in the same memory, as a graph from the third time on.
+  std::vector<std::vector<float>> want;
+  for (const std::size_t others : {1u, 2u}) {
+    Model fresh = tiny_on_gpu();
+    StaticKvCache own(fresh, 2);
+    const std::span<const int> sequences[] = {one, std::span(other).first(others)};
+    const std::span<const float> all = fresh.next_logits(sequences, own);
+    want.emplace_back(all.begin(), all.end());
+  }
+  for (int time = 0; time < 4; ++time) CHECK(whole(1, anew()) == want[0]);
+  for (int time = 0; time < 4; ++time) CHECK(whole(2, anew()) == want[1]);
+  for (int time = 0; time < 4; ++time) CHECK(whole(1, anew()) == want[0]);
+  for (int time = 0; time < 8; ++time) {
+    CAPTURE(time);
+    const std::size_t others = time % 4 < 2 ? 1 : 2;
+    const std::span<const int> sequences[] = {one, std::span(other).first(others)};
+    const Logits logits = model.lazy_logits(sequences, anew());
+    for (std::size_t r = 0; r < 2; ++r) {
+      const Logits row = logits.subspan(r * width, width);
+      CHECK(row.argmax() == argmax(std::span(want[others - 1]).subspan(r * width, width)));
+      if (time >= 4) CHECK(row.largest(50).has_value() == (time > 4));
+    }
+  }
+}
+
 TEST_CASE("on the emulated GPU models of different types take turns, as a draft and its target do") {
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
   constexpr DType kDTypes[] = {DType::kInt4, DType::kFloat16, DType::kInt8};
