@@ -1,7 +1,8 @@
 #include "common/base/file.h"
 
 #include <cerrno>
-#include <fstream>
+#include <cstdio>
+#include <memory>
 #include <system_error>
 #include <vector>
 
@@ -23,15 +24,19 @@ std::filesystem::file_status status_of(const std::filesystem::path& file) {
 }
 
 std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
+  const auto refuse = [&] {
+    throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
+  };
+  // A disk may fail midway, which not every library's stream tells from the end of the file.
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(file.string().c_str(), "rb"),
+                                                           std::fclose);
+  if (in == nullptr) refuse();
   std::string bytes;
   std::vector<char> part(std::size_t{1} << 16);
-  // A disk may fail midway. read() notes it in the stream; an iterator would throw what the library throws.
-  while (in.read(part.data(), std::ssize(part)), in.gcount() > 0) {
-    bytes.append(part.data(), static_cast<std::size_t>(in.gcount()));
+  while (const std::size_t count = std::fread(part.data(), 1, part.size(), in.get())) {
+    bytes.append(part.data(), count);
   }
-  if (!in.eof())
-    throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
+  if (std::ferror(in.get()) != 0) refuse();
   return bytes;
 }
 
