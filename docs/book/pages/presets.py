@@ -96,6 +96,12 @@ choices
     A number             --regex " [0-9]{1,3}"
     One sentence         --regex " [a-z ]{10,60}[.]"
     Any text             no --regex
+--jump-ahead
+    Ask at each token    not --jump-ahead
+    Jump ahead           --jump-ahead
+--tools
+    Only written calls   not --tools
+    With results         --tools
 --num-beams
     No search            no --num-beams
     2 beams              --num-beams 2
