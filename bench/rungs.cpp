@@ -21,7 +21,7 @@ using nlohmann::json;
 struct Ladder {
   std::string_view name, subject;
   std::span<const rungs::Rung> rungs;
-  rungs::Shape shape;
+  rungs::ProductShape shape;
 };
 
 std::vector<Ladder> all_ladders() {
@@ -52,7 +52,7 @@ struct Line {
 };
 
 json measure(const Ladder& ladder, const RungOptions& options, ThreadTeam& team, Device& device) {
-  const rungs::Shape& shape = ladder.shape;
+  const rungs::ProductShape& shape = ladder.shape;
   const bool one_row = shape.rows == 1;
   const std::vector<float> w = random_values(shape.n_in * shape.n_out),
                            x = random_values(shape.rows * shape.n_in);

@@ -14,13 +14,14 @@ using namespace staircase::rungs;
 
 namespace {
 
-const std::vector<Shape> kOddShapes = {{1, 1, 1},   {1, 31, 63},  {1, 32, 64},   {1, 33, 65},  {1, 300, 1100},
-                                       {2, 64, 17}, {5, 65, 130}, {6, 96, 1024}, {7, 63, 127}, {13, 129, 65}};
+const std::vector<ProductShape> kOddShapes = {{1, 1, 1},      {1, 31, 63},  {1, 32, 64},  {1, 33, 65},
+                                              {1, 300, 1100}, {2, 64, 17},  {5, 65, 130}, {6, 96, 1024},
+                                              {7, 63, 127},   {13, 129, 65}};
 
 /// Whole numbers up to 127, with the largest in each group of 32 inputs, on both sides. Then 8 bits and
 /// bfloat16 round nothing, and no sum needs more than the 24 bits of a float: all types must agree exactly.
 struct Wholes {
-  explicit Wholes(const Shape& shape) {
+  explicit Wholes(const ProductShape& shape) {
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       for (std::int64_t i = 0; i < shape.n_in; ++i) x.push_back(whole(i, 1));
     }
@@ -39,7 +40,7 @@ struct Wholes {
   std::mt19937 random_{1};
 };
 
-std::vector<float> product(const Rung& rung, const Shape& shape, const naive::Values& x,
+std::vector<float> product(const Rung& rung, const ProductShape& shape, const naive::Values& x,
                            const naive::Values& w, ThreadTeam& team) {
   std::vector<float> y(static_cast<std::size_t>(shape.rows * shape.n_out) + 1, 0.5f);
   const std::unique_ptr<Product> prepared = rung.prepare(shape, w.data(), team);
@@ -50,18 +51,18 @@ std::vector<float> product(const Rung& rung, const Shape& shape, const naive::Va
   return y;
 }
 
-naive::Doubles expected(const Shape& shape, const naive::Values& x, const naive::Values& w) {
+naive::Doubles expected(const ProductShape& shape, const naive::Values& x, const naive::Values& w) {
   return naive::linear(x, w, {}, static_cast<std::size_t>(shape.rows), static_cast<std::size_t>(shape.n_in),
                        static_cast<std::size_t>(shape.n_out));
 }
 
 /// All rungs that this processor can run, for the shapes that are theirs.
 template <typename Check>
-void each_rung(const std::vector<Shape>& shapes, const Check& check) {
+void each_rung(const std::vector<ProductShape>& shapes, const Check& check) {
   for (const bool one_row : {true, false}) {
     for (const Rung& rung : one_row ? matvec_ladder() : product_ladder()) {
       if (rung.prepare == nullptr) continue;
-      for (const Shape& shape : shapes) {
+      for (const ProductShape& shape : shapes) {
         if (one_row && shape.rows > 1) continue;
         CAPTURE(one_row);
         CAPTURE(rung.name);
@@ -78,7 +79,7 @@ void each_rung(const std::vector<Shape>& shapes, const Check& check) {
 
 TEST_CASE("every rung multiplies whole numbers exactly, in every type and odd size") {
   ThreadTeam team(3);
-  each_rung(kOddShapes, [&](const Rung& rung, const Shape& shape, bool) {
+  each_rung(kOddShapes, [&](const Rung& rung, const ProductShape& shape, bool) {
     const Wholes numbers(shape);
     const std::vector<float> y = product(rung, shape, numbers.x, numbers.w, team);
     const naive::Doubles sums = expected(shape, numbers.x, numbers.w);
@@ -92,7 +93,7 @@ TEST_CASE("every rung multiplies whole numbers exactly, in every type and odd si
 
 TEST_CASE("every rung rounds as finely as its type") {
   ThreadTeam team(2);
-  each_rung({{1, 500, 200}, {9, 500, 200}}, [&](const Rung& rung, const Shape& shape, bool of_matvec) {
+  each_rung({{1, 500, 200}, {9, 500, 200}}, [&](const Rung& rung, const ProductShape& shape, bool of_matvec) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
     naive::Values x(static_cast<std::size_t>(shape.rows * shape.n_in)),
@@ -121,7 +122,7 @@ TEST_CASE("every rung rounds as finely as its type") {
 
 TEST_CASE("a rung of zeros is zero, and its weights take the bytes of their type") {
   ThreadTeam team(1);
-  const Shape shape{1, 64, 128};
+  const ProductShape shape{1, 64, 128};
   const naive::Values x(64), w(64 * 128);
   for (const Rung& rung : matvec_ladder()) {
     if (rung.prepare == nullptr) continue;

@@ -30,7 +30,7 @@ float round_group(const float* numbers, std::int64_t stride, std::int64_t count,
 /// w [n_in, n_out] in panels of groups: [n_out / 64, n_in / 32]. store(group, i, column, whole) writes a
 /// number.
 template <typename Group, typename Store>
-Memory<Group> packed_groups(const Shape& shape, const float* w, const Store& store) {
+Memory<Group> packed_groups(const ProductShape& shape, const float* w, const Store& store) {
   Memory<Group> groups(panels_of(shape.n_out) * groups_of(shape.n_in));
   for (std::int64_t o = 0; o < shape.n_out; ++o) {
     for (std::int64_t i = 0; i < shape.n_in; i += kGroup) {
@@ -50,7 +50,7 @@ struct QuadGroup {
   std::uint8_t wholes[kGroup / 4][kPanel][4];
 };
 
-inline Memory<QuadGroup> packed_quads(const Shape& shape, const float* w) {
+inline Memory<QuadGroup> packed_quads(const ProductShape& shape, const float* w) {
   return packed_groups<QuadGroup>(
       shape, w, [](QuadGroup& group, std::int64_t i, std::int64_t column, int whole) {
         group.wholes[i / 4][column][i % 4] = static_cast<std::uint8_t>(whole + 128);
@@ -82,7 +82,7 @@ inline void round_row(const float* x, std::int64_t n_in, RowGroup* groups) {
 }
 
 /// All rows of x, for groups [rows, n_in / 32].
-inline void round_rows(ThreadTeam& team, const Shape& shape, const float* x, RowGroup* groups) {
+inline void round_rows(ThreadTeam& team, const ProductShape& shape, const float* x, RowGroup* groups) {
   parallel_ranges(team, shape.rows, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
       round_row(x + r * shape.n_in, shape.n_in, groups + r * groups_of(shape.n_in));

@@ -40,7 +40,7 @@ class Memory {
 
 /// w [n_in, n_out] in panels, each number as `convert` returns it.
 template <typename T, typename Convert>
-Memory<T> packed(const Shape& shape, const float* w, const Convert& convert) {
+Memory<T> packed(const ProductShape& shape, const float* w, const Convert& convert) {
   Memory<T> panels(panels_of(shape.n_out) * shape.n_in * kPanel);
   for (std::int64_t i = 0; i < shape.n_in; ++i) {
     for (std::int64_t o = 0; o < shape.n_out; ++o) {
@@ -50,12 +50,12 @@ Memory<T> packed(const Shape& shape, const float* w, const Convert& convert) {
   return panels;
 }
 
-inline Memory<float> packed(const Shape& shape, const float* w) {
+inline Memory<float> packed(const ProductShape& shape, const float* w) {
   return packed<float>(shape, w, [](float value) { return value; });
 }
 
 /// w [n_in, n_out] as bfloat16, two neighbours of a column together: [n_out / 64, n_in / 2, 64, 2].
-inline Memory<std::uint16_t> packed_pairs(const Shape& shape, const float* w) {
+inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float* w) {
   const std::int64_t pairs = (shape.n_in + 1) / 2;
   Memory<std::uint16_t> panels(panels_of(shape.n_out) * pairs * kPanel * 2);
   for (std::int64_t i = 0; i < shape.n_in; ++i) {
@@ -68,7 +68,7 @@ inline Memory<std::uint16_t> packed_pairs(const Shape& shape, const float* w) {
 }
 
 /// The columns that panel p has of the result: 64, or fewer in the last one.
-inline std::int64_t columns_of(const Shape& shape, std::int64_t p) {
+inline std::int64_t columns_of(const ProductShape& shape, std::int64_t p) {
   return std::min(kPanel, shape.n_out - p * kPanel);
 }
 

@@ -13,7 +13,7 @@ namespace staircase::rungs {
 
 /// y [rows, n_out] = x [rows, n_in] · W [n_in, n_out]; all three are row-major. The ladder of the
 /// matrix-vector product has one row.
-struct Shape {
+struct ProductShape {
   std::int64_t rows, n_in, n_out;
 };
 
@@ -32,7 +32,7 @@ struct Rung {
   std::string_view idea;  ///< in one line
   /// `w` [n_in, n_out] is read only here. `team` must outlive the product; most rungs use only the caller's
   /// thread.
-  std::unique_ptr<Product> (*prepare)(const Shape& shape, const float* w, ThreadTeam& team);
+  std::unique_ptr<Product> (*prepare)(const ProductShape& shape, const float* w, ThreadTeam& team);
   /// What this processor or this build lacks for the rung; empty if nothing.
   std::string_view lacks = {};
 };
@@ -40,7 +40,7 @@ struct Rung {
 template <typename P>
 constexpr Rung rung(std::string_view name, std::string_view idea, std::string_view lacks = {}) {
   return {name, idea,
-          [](const Shape& shape, const float* w, ThreadTeam& team) -> std::unique_ptr<Product> {
+          [](const ProductShape& shape, const float* w, ThreadTeam& team) -> std::unique_ptr<Product> {
             return std::make_unique<P>(shape, w, team);
           },
           lacks};

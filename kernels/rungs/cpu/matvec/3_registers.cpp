@@ -10,7 +10,7 @@ namespace {
 
 class Registers final : public Product {
  public:
-  Registers(const Shape& shape, const float* w, ThreadTeam&)
+  Registers(const ProductShape& shape, const float* w, ThreadTeam&)
       : shape_(shape), w_(w, w + shape.n_in * shape.n_out) {}
 
   void run(const float* x, float* y) override {
@@ -40,7 +40,7 @@ class Registers final : public Product {
     store(sums, kPanel, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   std::vector<float> w_;  // [n_in, n_out]
 };
 

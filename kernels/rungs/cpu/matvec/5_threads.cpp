@@ -8,7 +8,7 @@ namespace {
 
 class Threads final : public Product {
  public:
-  Threads(const Shape& shape, const float* w, ThreadTeam& team)
+  Threads(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape), panels_(packed(shape, w)), team_(team) {}
 
   void run(const float* x, float* y) override {
@@ -35,7 +35,7 @@ class Threads final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<float> panels_;
   ThreadTeam& team_;
 };

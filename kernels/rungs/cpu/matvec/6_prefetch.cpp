@@ -11,7 +11,7 @@ constexpr std::int64_t kAhead = 1024;  // numbers of 4 bytes; beyond the last pa
 
 class Prefetch final : public Product {
  public:
-  Prefetch(const Shape& shape, const float* w, ThreadTeam& team)
+  Prefetch(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape), panels_(packed(shape, w)), team_(team) {}
 
   void run(const float* x, float* y) override {
@@ -40,7 +40,7 @@ class Prefetch final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<float> panels_;
   ThreadTeam& team_;
 };

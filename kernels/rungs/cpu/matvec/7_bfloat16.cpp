@@ -12,7 +12,7 @@ constexpr std::int64_t kAhead = 2048;  // numbers of 2 bytes; beyond the last pa
 
 class BFloat16 final : public Product {
  public:
-  BFloat16(const Shape& shape, const float* w, ThreadTeam& team)
+  BFloat16(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape), panels_(packed<std::uint16_t>(shape, w, bfloat16_from_float32)), team_(team) {}
 
   void run(const float* x, float* y) override {
@@ -43,7 +43,7 @@ class BFloat16 final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<std::uint16_t> panels_;
   ThreadTeam& team_;
 };

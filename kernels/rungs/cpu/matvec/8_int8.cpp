@@ -18,7 +18,7 @@ struct Group {
 
 class Int8 final : public Product {
  public:
-  Int8(const Shape& shape, const float* w, ThreadTeam& team)
+  Int8(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape),
         groups_(packed_groups<Group>(shape, w,
                                      [](Group& group, std::int64_t i, std::int64_t column, int whole) {
@@ -60,7 +60,7 @@ class Int8 final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<Group> groups_;
   ThreadTeam& team_;
 };

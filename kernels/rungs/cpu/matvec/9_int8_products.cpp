@@ -17,7 +17,7 @@ namespace {
 
 class Int8Products final : public Product {
  public:
-  Int8Products(const Shape& shape, const float* w, ThreadTeam& team)
+  Int8Products(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape), groups_(packed_quads(shape, w)), team_(team) {}
 
   void run(const float* x, float* y) override {
@@ -56,7 +56,7 @@ class Int8Products final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<QuadGroup> groups_;
   ThreadTeam& team_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 class Plain final : public Product {
  public:
-  Plain(const Shape& shape, const float* w, ThreadTeam&)
+  Plain(const ProductShape& shape, const float* w, ThreadTeam&)
       : shape_(shape), w_(w, w + shape.n_in * shape.n_out) {}
 
   void run(const float* x, float* y) override {
@@ -29,7 +29,7 @@ class Plain final : public Product {
   std::int64_t weight_bytes() const override { return std::ssize(w_) * 4; }
 
  private:
-  Shape shape_;
+  ProductShape shape_;
   std::vector<float> w_;  // [n_in, n_out]
 };
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kInputs = 64, kOutputs = 1024;  // of a block
 
 class CacheBlocks final : public Product {
  public:
-  CacheBlocks(const Shape& shape, const float* w, ThreadTeam&)
+  CacheBlocks(const ProductShape& shape, const float* w, ThreadTeam&)
       : shape_(shape), w_(w, w + shape.n_in * shape.n_out) {}
 
   void run(const float* x, float* y) override {
@@ -41,7 +41,7 @@ class CacheBlocks final : public Product {
     }
   }
 
-  Shape shape_;
+  ProductShape shape_;
   std::vector<float> w_;  // [n_in, n_out]
 };
 

@@ -11,7 +11,8 @@ namespace {
 
 class PackedPanels final : public Product {
  public:
-  PackedPanels(const Shape& shape, const float* w, ThreadTeam&) : shape_(shape), panels_(packed(shape, w)) {}
+  PackedPanels(const ProductShape& shape, const float* w, ThreadTeam&)
+      : shape_(shape), panels_(packed(shape, w)) {}
 
   void run(const float* x, float* y) override {
     for (std::int64_t p = 0; p < panels_of(shape_.n_out); ++p) {
@@ -38,7 +39,7 @@ class PackedPanels final : public Product {
     store(sums, columns, y);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<float> panels_;
 };
 

@@ -12,7 +12,8 @@ constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns of vectors
 
 class RegisterTile final : public Product {
  public:
-  RegisterTile(const Shape& shape, const float* w, ThreadTeam&) : shape_(shape), panels_(packed(shape, w)) {}
+  RegisterTile(const ProductShape& shape, const float* w, ThreadTeam&)
+      : shape_(shape), panels_(packed(shape, w)) {}
 
   void run(const float* x, float* y) override {
     for (std::int64_t p = 0; p < panels_of(shape_.n_out); ++p) multiply_panel(x, p, y + p * kPanel);
@@ -59,7 +60,7 @@ class RegisterTile final : public Product {
     }
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<float> panels_;
 };
 

@@ -10,7 +10,7 @@ constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns of vectors
 
 class Threads final : public Product {
  public:
-  Threads(const Shape& shape, const float* w, ThreadTeam& team)
+  Threads(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape), panels_(packed(shape, w)), team_(team) {}
 
   void run(const float* x, float* y) override {
@@ -60,7 +60,7 @@ class Threads final : public Product {
     }
   }
 
-  Shape shape_;
+  ProductShape shape_;
   Memory<float> panels_;
   ThreadTeam& team_;
 };

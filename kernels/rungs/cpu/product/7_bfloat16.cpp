@@ -15,7 +15,7 @@ constexpr int kRows = 6, kColumns = 4;
 
 class BFloat16 final : public Product {
  public:
-  BFloat16(const Shape& shape, const float* w, ThreadTeam& team)
+  BFloat16(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape),
         pairs_((shape.n_in + 1) / 2),
         panels_(packed_pairs(shape, w)),
@@ -59,7 +59,7 @@ class BFloat16 final : public Product {
     }
   }
 
-  Shape shape_;
+  ProductShape shape_;
   std::int64_t pairs_;
   Memory<std::uint16_t> panels_, x_;
   ThreadTeam& team_;

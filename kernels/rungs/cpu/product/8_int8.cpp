@@ -13,7 +13,7 @@ constexpr int kRows = 4;
 
 class Int8 final : public Product {
  public:
-  Int8(const Shape& shape, const float* w, ThreadTeam& team)
+  Int8(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape),
         groups_(groups_of(shape.n_in)),
         panels_(packed_quads(shape, w)),
@@ -60,7 +60,7 @@ class Int8 final : public Product {
       store(sums[r - first], columns_of(shape_, p), y + r * shape_.n_out + p * kPanel);
   }
 
-  Shape shape_;
+  ProductShape shape_;
   std::int64_t groups_;
   Memory<QuadGroup> panels_;
   Memory<RowGroup> x_;  // with room for a whole tile at the end
