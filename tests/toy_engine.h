@@ -16,7 +16,6 @@ class ToyEngine : public Engine {
 
   double now = 0.0;
   std::vector<int> tokens = {}, rows = {};  ///< of each pass
-  bool rows_may_wait = false;
 
   explicit ToyEngine(int slots) : cache_(slots) {}
 
@@ -49,7 +48,7 @@ class ToyEngine : public Engine {
     logits_.assign(sequences.size() * kVocabSize, 0.0f);
     int count = 0;
     for (std::size_t r = 0; r < sequences.size(); ++r) {
-      if (sequences[r].empty() && !rows_may_wait) throw std::logic_error("a row without a token");
+      if (sequences[r].empty()) throw std::logic_error("a row without a token");
       cache_.at(r).insert(cache_.at(r).end(), sequences[r].begin(), sequences[r].end());
       count += static_cast<int>(sequences[r].size());
       logits_[r * kVocabSize + static_cast<std::size_t>(next(cache_[r]))] = 1.0f;

@@ -25,27 +25,20 @@ class EndedTexts : public PagedEngine {
   }
 
   /// An ended text loses its row before a growing one loses its blocks.
-  void begin_pass(std::span<const Row> rows) override {
-    for (int r = 0; r < std::ssize(rows); ++r) {
-      const int length = static_cast<int>(rows[r].tokens.size());
-      while (cache_.blocks(r) > 0 && !cache_.reserve(r, length) && forget_oldest()) continue;
-    }
-    PagedEngine::begin_pass(rows);
-  }
-
-  std::span<const int> prepare(const Row& row, int r) override {
+  bool make_room(const Row& row, int r) override {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
-    std::span<const int> rest = PagedEngine::prepare(row, r);
-    while (rest.empty() && forget_oldest()) rest = PagedEngine::prepare(row, r);
-    if (!joins || rest.empty()) return rest;
+    while (!PagedEngine::make_room(row, r)) {
+      if (!forget_oldest()) return false;
+    }
+    if (!joins) return true;
     const int shared = cache_.length(r);
     if (continue_ended(row.tokens, r)) {
-      rest = PagedEngine::prepare(row, r);
+      PagedEngine::make_room(row, r);  // there are blocks for it: its row has some more now
       if (joined() > joined_before) more_found_ += cache_.length(r) - shared;
     }
-    fed_[r].assign(row.tokens.begin(), row.tokens.end() - std::ssize(rest));
-    return rest;
+    fed_[r].assign(row.tokens.begin(), row.tokens.begin() + cache_.length(r));
+    return true;
   }
 
   Logits forward(std::span<const std::span<const int>> sequences) override {

@@ -62,12 +62,12 @@ class Engine {
   /// The tokens that end a text.
   virtual const EndTokens& ends() const = 0;
 
-  /// Begins a pass: makes room in the cache for the next token of each of these texts: all that have joined
-  /// so far, in their slots. Called before `prepare`.
-  virtual void begin_pass(std::span<const Row> /*rows*/) {}
+  /// Makes room in row r of the cache for this text, which has joined there or is about to. Without enough
+  /// memory, returns false and changes nothing.
+  virtual bool make_room(const Row& /*row*/, int /*r*/) { return true; }
 
-  /// Reserves room in the cache for the text in slot r. Returns the tokens at its end that the cache lacks;
-  /// none if the text has to wait.
+  /// Readies row r for the text that has joined there. Returns the tokens at its end that the row lacks: at
+  /// least one.
   virtual std::span<const int> prepare(const Row& row, int r) = 0;
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
@@ -87,7 +87,7 @@ class DelegatingEngine : public Engine {
   explicit DelegatingEngine(Engine& engine) : engine_(engine) {}
 
   const EndTokens& ends() const override { return engine_.ends(); }
-  void begin_pass(std::span<const Row> rows) override { engine_.begin_pass(rows); }
+  bool make_room(const Row& row, int r) override { return engine_.make_room(row, r); }
   std::span<const int> prepare(const Row& row, int r) override { return engine_.prepare(row, r); }
   Logits forward(std::span<const std::span<const int>> sequences) override {
     return engine_.forward(sequences);

@@ -109,21 +109,22 @@ Text alone(const Asked& asked) {
   return text;
 }
 
-/// Records which texts each pass begins with.
-struct WatchedEngine : StaticEngine {
+/// Has no room for the texts with these numbers.
+struct FullEngine : StaticEngine {
   using StaticEngine::StaticEngine;
-  std::vector<std::vector<int>> begun = {};
+  std::set<int> without_room = {};
+  int slot = -1;  // that was asked for last
 
-  void begin_pass(std::span<const Row> rows) override {
-    std::vector<int>& numbers = begun.emplace_back();
-    for (const Row& row : rows) numbers.push_back(row.number);
+  bool make_room(const Row& row, int r) override {
+    slot = r;
+    return !without_room.contains(row.number);
   }
 };
 
 /// A scheduler and everything that is reported about its texts, by their numbers.
 struct Served {
   StaticKvCache cache;
-  WatchedEngine engine{tales(), cache};
+  FullEngine engine{tales(), cache};
   std::map<int, Text> texts = {};
   Scheduler scheduler;
 
@@ -192,10 +193,23 @@ TEST_CASE("a text joins when a place is free, first come, first served, and leav
   // 7 and 4 with their prompts; 7 and 9; 7 and 2, with its prompt; 2.
   CHECK(passes.rows == std::vector<int>{2, 2, 2, 1});
   CHECK(passes.tokens == std::vector<int>{7, 6, 7, 1});
-  CHECK(served.engine.begun == std::vector<std::vector<int>>{{}, {7}, {7}, {2}});  // that go on
   CHECK(finished == std::vector<std::set<int>>{{4}, {4, 9}, {4, 7, 9}, {2, 4, 7, 9}});
   scheduler.pass();
   CHECK(passes.rows.size() == 4);
+}
+
+TEST_CASE("a text for which the cache has no room waits, and so do all later ones") {
+  Served served(3);
+  Passes passes;
+  served.engine.without_room = {4};
+  for (const int number : {7, 4, 9}) served.scheduler.submit(number, prompt(number), max_tokens(5));
+  served.scheduler.pass();
+  served.scheduler.pass();
+  CHECK(served.engine.slot == 1);
+  served.engine.without_room = {};
+  served.run();
+  CHECK(passes.rows == std::vector<int>{1, 1, 3, 3, 3, 2, 2});
+  for (const int number : {7, 4, 9}) check_same(served.texts[number], alone({prompt(number), max_tokens(5)}));
 }
 
 TEST_CASE("a text that requests no token is finished immediately, without a pass") {

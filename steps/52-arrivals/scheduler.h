@@ -26,8 +26,8 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free slot: first come, first served. The number is the caller's name for the text,
-  /// and no other waiting or growing text may have it.
+  /// A prompt waits for a free slot and for room in the cache: first come, first served. The number is the
+  /// caller's name for the text, and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
@@ -46,10 +46,11 @@ class Scheduler {
   bool idle() const { return waiting_.empty() && rows_.empty(); }
 
   /// Waiting texts take the free slots; then all rows go through the model once, for one token each.
-  void pass() {
-    engine_.begin_pass(rows_);
-    for (; !waiting_.empty() && std::ssize(rows_) < slots_; waiting_.pop_front()) {
+  virtual void pass() {
+    while (!waiting_.empty() && std::ssize(rows_) < slots_) {
+      if (!engine_.make_room(waiting_.front(), static_cast<int>(rows_.size()))) break;
       rows_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
     }
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
@@ -64,9 +65,9 @@ class Scheduler {
     free_slots();
   }
 
- private:
+ protected:
   /// Finished rows leave, here and in the cache, each from the last slot.
-  void free_slots() {
+  virtual void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
         [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });

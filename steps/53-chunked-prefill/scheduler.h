@@ -24,7 +24,7 @@ inline void add_options(OptionSink& sink, PrefillOptions& options) {
 
 /// What a row feeds in one pass.
 struct Feed {
-  std::span<const int> tokens = {};  ///< none if the row waits
+  std::span<const int> tokens = {};  ///< at least one
   bool completes = false;            ///< whether the cache then has the whole text, so that a token follows
 };
 
@@ -44,8 +44,8 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free slot: first come, first served. The number is the caller's name for the text,
-  /// and no other waiting or growing text may have it.
+  /// A prompt waits for a free slot and for room in the cache: first come, first served. The number is the
+  /// caller's name for the text, and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
@@ -66,14 +66,15 @@ class Scheduler {
   /// One pass of the model over all rows: a token for each, or a part of its prompt. The prompts share a
   /// chunk, first come, first served (Agrawal et al. 2023, section 4). So at most one of them is partly in
   /// the cache.
-  void pass() {
-    engine_.begin_pass(rows_);
+  virtual void pass() {
     int budget = chunk_;
     std::vector<Feed> feeds;
     for (int r = 0; r < std::ssize(rows_); ++r) feeds.push_back(feed(r, budget));
     // Rows that move to other memory take their tokens along, so the fed tokens keep their addresses.
-    for (; budget > 0 && !waiting_.empty() && std::ssize(rows_) < slots_; waiting_.pop_front()) {
+    while (budget > 0 && !waiting_.empty() && std::ssize(rows_) < slots_) {
+      if (!engine_.make_room(waiting_.front(), static_cast<int>(rows_.size()))) break;
       rows_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
       feeds.push_back(feed(static_cast<int>(rows_.size()) - 1, budget));
     }
     if (rows_.empty()) return;
@@ -90,21 +91,21 @@ class Scheduler {
     free_slots();
   }
 
- private:
-  /// What row r feeds in a pass that has `budget` tokens left for prompts.
-  Feed feed(int r, int& budget) {
-    const std::span<const int> missing = engine_.prepare(rows_[r], r);
-    if (rows_[r].new_tokens > 0) return {missing, !missing.empty()};
-    const int count = std::min(static_cast<int>(missing.size()), budget);
-    budget -= count;
-    return {missing.first(count), count > 0 && count == std::ssize(missing)};
-  }
-
+ protected:
   /// Finished rows leave, here and in the cache, each from the last slot.
-  void free_slots() {
+  virtual void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
         [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
+  }
+
+  /// What row r feeds in a pass that has `budget` tokens left for prompts.
+  Feed feed(int r, int& budget) {
+    const std::span<const int> missing = engine_.prepare(rows_[r], r);
+    if (rows_[r].new_tokens > 0) return {missing, true};
+    const int count = std::min(static_cast<int>(missing.size()), budget);
+    budget -= count;
+    return {missing.first(count), count == std::ssize(missing)};
   }
 
   Engine& engine_;

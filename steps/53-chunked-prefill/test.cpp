@@ -141,31 +141,6 @@ std::vector<Text> alone(const Load& load) {
 
 }  // namespace
 
-TEST_CASE("a row without room feeds nothing and gets no token, and the others go on") {
-  // The cache has no room for the text with number 1 until the fourth pass, nor in the sixth.
-  struct FullEngine : ToyEngine {
-    using ToyEngine::ToyEngine;
-    std::span<const int> prepare(const Row& row, int r) override {
-      if (row.number == 1 && (now < 3.0 || now == 5.0)) return {};
-      return ToyEngine::prepare(row, r);
-    }
-  };
-  for (const std::optional<int> chunk : {std::optional<int>(), {4}}) {
-    CAPTURE(chunk.value_or(0));
-    Load load;
-    load.add(0.0, 3, 8);
-    load.add(0.0, 4, 3);
-    FullEngine toy(2);
-    toy.rows_may_wait = true;
-    const Served got(load, 2, chunk, toy);
-    CHECK(got.times[0] == Times{1, 2, 3, 4, 5, 6, 7, 8});
-    CHECK(got.times[1] == Times{4, 5, 7});
-    for (const Request& request : load.requests) {
-      CHECK(got.texts[request.number].tokens == ToyEngine::alone(request.prompt, request.options).tokens);
-    }
-  }
-}
-
 TEST_CASE("without a chunk, the prompts of all texts that have a place go through the model as a whole") {
   Load load;
   load.add(0.0, 2, 2);

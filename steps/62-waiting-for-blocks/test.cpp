@@ -103,10 +103,35 @@ Row text_of(int tokens) {
   return {0, prompt(tokens), options, {}, StopFilter(options.stop, tales_tokenizer())};
 }
 
-/// Whether such a text goes on in that place.
-bool has_room(PagedEngine& engine, int place, int tokens) {
-  return !engine.prepare(text_of(tokens), place).empty();
+/// Serves texts of as many tokens and new tokens, all there from the start. Returns the passes in which each
+/// got a token. `before_pass` may cancel some.
+using Asked = std::vector<std::pair<int, int>>;
+std::vector<std::vector<int>> passes_of(
+    const Asked& asked, int blocks,
+    const std::function<void(Scheduler&, int pass)>& before_pass = [](Scheduler&, int) {}) {
+  const int slots = static_cast<int>(asked.size());
+  PagedKvCache cache(tales(), slots, blocks);
+  PagedEngine engine(tales(), cache);
+  std::vector<std::vector<int>> passes(asked.size());
+  int pass = 1;
+  Scheduler scheduler(
+      engine, tales_tokenizer(), slots, {},
+      [&](int number, const Token&) { passes[static_cast<std::size_t>(number)].push_back(pass); },
+      [](int, const Generation&) {});
+  for (int number = 0; number < slots; ++number) {
+    const auto [tokens, new_tokens] = asked[static_cast<std::size_t>(number)];
+    RowOptions options;
+    options.stopping = {.max_new_tokens = new_tokens, .ignore_eos = true};
+    scheduler.submit(number, prompt(tokens), options);
+  }
+  for (; !scheduler.idle(); ++pass) {
+    before_pass(scheduler, pass);
+    scheduler.pass();
+  }
+  return passes;
 }
+
+using Passes = std::vector<std::vector<int>>;
 
 }  // namespace
 
@@ -121,30 +146,32 @@ TEST_CASE("a row gets all requested blocks, or none of them") {
   CHECK(cache.reserve(0, 96));
 }
 
-TEST_CASE("no text overtakes another that waits for blocks") {
-  PagedKvCache cache(tales(), 3, 4);
+TEST_CASE("a text has room if there are blocks for all its tokens but the last") {
+  PagedKvCache cache(tales(), 2, 1);
   PagedEngine engine(tales(), cache);
-  CHECK(has_room(engine, 0, 40));
-  CHECK(!has_room(engine, 1, 32));
-  CHECK(!has_room(engine, 2, 1));  // a block is free, but row 1 came first
-  CHECK(has_room(engine, 0, 48));  // a growing text does not wait for those that do not grow
-  engine.move_row(0, 2);           // turns move along
-  CHECK(!has_room(engine, 0, 1));
-  engine.clear_row(2);
-  CHECK(!has_room(engine, 0, 1));
-  CHECK(has_room(engine, 1, 32));
-  CHECK(has_room(engine, 0, 1));
+  CHECK(!engine.make_room(text_of(17), 0));
+  CHECK(cache.reserve(1, 16));  // nothing was taken
+  cache.truncate(1, 0);
+  CHECK(engine.make_room(text_of(16), 0));
+  CHECK(engine.make_room(text_of(16), 0));  // it has them already
+  CHECK(!engine.make_room(text_of(1), 1));
+}
+
+TEST_CASE("no text overtakes another that waits for blocks") {
+  // 33 + 4 - 1 positions, or 3 of 4 blocks; then 2 blocks, and 1.
+  CHECK(passes_of({{33, 4}, {30, 2}, {1, 1}}, 4) == Passes{{1, 2, 3, 4}, {5, 6}, {5}});
+}
+
+TEST_CASE("a text has blocks for its end before it begins, so it never waits in the middle") {
+  // Two blocks each in the end, one at the beginning.
+  CHECK(passes_of({{15, 4}, {15, 3}, {15, 2}}, 4) == Passes{{1, 2, 3, 4}, {1, 2, 3}, {4, 5}});
 }
 
 TEST_CASE("a text that leaves while it waits lets the others through") {
-  PagedKvCache cache(tales(), 3, 2);
-  PagedEngine engine(tales(), cache);
-  CHECK(has_room(engine, 0, 32));
-  CHECK(!has_room(engine, 1, 32));
-  CHECK(!has_room(engine, 2, 16));
-  engine.clear_row(1);
-  engine.clear_row(0);
-  CHECK(has_room(engine, 2, 16));
+  const auto leaves = [](Scheduler& scheduler, int pass) {
+    if (pass == 3) scheduler.cancel(1);
+  };
+  CHECK(passes_of({{33, 4}, {30, 2}, {1, 1}}, 4, leaves) == Passes{{1, 2, 3, 4}, {}, {3}});
 }
 
 TEST_CASE("every text is the same as alone, for every size of the pool, the batch and the chunks") {

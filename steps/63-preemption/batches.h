@@ -11,6 +11,7 @@
 #include "generate.h"
 #include "latencies.h"
 #include "paged_engine.h"
+#include "preemption.h"
 
 namespace staircase {
 
@@ -59,15 +60,16 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   Trace trace(requests, real_time());
   PagedEngine engine(model, cache);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, output.tokenizer(), slots, prefill, trace.watch(output.begin_texts(count)),
-                      [&](int number, Generation text) { texts[number] = std::move(text); });
+  PreemptingScheduler scheduler(watched, output.tokenizer(), slots, prefill,
+                                trace.watch(output.begin_texts(count)),
+                                [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());
   report(latencies(trace.texts), texts.size(), 1.0 * trace.rows / std::max(trace.passes, 1), output);
   output.add_statistic("cache_filled", cache.filled());
-  output.add_statistic("preempted", engine.preempted());
+  output.add_statistic("preempted", scheduler.preempted());
   say(fmt::format("at most {} of {} blocks taken, and {:.1f} % of their positions filled; {} preemptions",
-                  cache.most_blocks(), blocks, 100.0 * cache.filled(), engine.preempted()));
+                  cache.most_blocks(), blocks, 100.0 * cache.filled(), scheduler.preempted()));
 }
 
 }  // namespace staircase

@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "generate.h"
 #include "paged_engine.h"
+#include "preemption.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -71,14 +72,20 @@ struct SlowEngine : PagedEngine {
   }
 };
 
-std::vector<Generation> served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
-  std::vector<Generation> texts(load.requests.size());
-  Scheduler scheduler(
+struct Served {
+  std::vector<Generation> texts;
+  int preempted = 0;
+};
+
+Served served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
+  Served served{std::vector<Generation>(load.requests.size())};
+  PreemptingScheduler scheduler(
       engine, tales_tokenizer(), slots, {chunk}, [](int, const Token&) {},
-      [&](int number, Generation text) { texts[number] = std::move(text); });
+      [&](int number, Generation text) { served.texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
-  return texts;
+  served.preempted = scheduler.preempted();
+  return served;
 }
 
 void check_same(const std::vector<Generation>& got, const std::vector<Generation>& want) {
@@ -96,84 +103,66 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
-/// A text of this many tokens, which is to have one more.
-Row text_of(int tokens) {
-  RowOptions options;
-  options.stopping.max_new_tokens = 1;
-  return {0, prompt(tokens), options, {}, StopFilter(options.stop, tales_tokenizer())};
-}
+/// Texts of these lengths, greedy and numbered from 0, all there from the start. `passes` has those in which
+/// each got a token.
+struct Together {
+  PagedKvCache cache;
+  PagedEngine engine{tales(), cache};
+  std::vector<std::vector<int>> passes;
+  int pass = 0;
+  PreemptingScheduler scheduler;
 
-/// Whether such a text goes on in that place.
-bool has_room(PagedEngine& engine, int place, int tokens) {
-  return !engine.prepare(text_of(tokens), place).empty();
-}
+  struct Asked {
+    int tokens, new_tokens;
+  };
+  Together(int slots, int blocks, const std::vector<Asked>& asked)
+      : cache(tales(), slots, blocks),
+        passes(asked.size()),
+        scheduler(
+            engine, tales_tokenizer(), slots, {},
+            [this](int number, const Token&) { passes[static_cast<std::size_t>(number)].push_back(pass); },
+            [](int, const Generation&) {}) {
+    for (int number = 0; number < std::ssize(asked); ++number) {
+      RowOptions options;
+      options.stopping = {.max_new_tokens = asked[static_cast<std::size_t>(number)].new_tokens,
+                          .ignore_eos = true};
+      scheduler.submit(number, prompt(asked[static_cast<std::size_t>(number)].tokens, 30 * number), options);
+    }
+    while (!scheduler.idle()) {
+      ++pass;
+      scheduler.pass();
+    }
+  }
+};
 
-/// Begins a pass with texts in all slots, each with one token that its row lacks.
-void begin_pass(PagedEngine& engine, const PagedKvCache& cache) {
-  std::vector<Row> rows;
-  for (int r = 0; r < cache.rows(); ++r) rows.push_back(text_of(cache.length(r) + 1));
-  engine.begin_pass(rows);
-}
+using Passes = std::vector<std::vector<int>>;
 
 }  // namespace
 
-TEST_CASE("a row that finds the pool used up takes the blocks of the newest text") {
-  PagedKvCache cache(tales(), 3, 3);
-  PagedEngine engine(tales(), cache);
-  const auto grow = [&](int row, int count) {
-    CHECK(has_room(engine, row, cache.length(row) + count));
-    cache.append(row, count);
-  };
-  grow(0, 16);
-  grow(2, 10);
-  grow(1, 10);  // it came last, though not to the last place
-  begin_pass(engine, cache);
-  CHECK(engine.preempted() == 1);
-  CHECK(cache.length(1) == 0);
-  CHECK(cache.length(0) == 16);
-  CHECK(cache.length(2) == 10);
+TEST_CASE("a row that finds the pool used up takes the blocks of the newest text, wherever its row is") {
+  // The first leaves its row and its block, which the second takes. Then the third needs one.
+  const Together got(4, 4, {{1, 1}, {16, 3}, {16, 3}, {10, 4}});
+  CHECK(got.passes == Passes{{1}, {1, 2, 3}, {1, 2, 3}, {1, 4, 5, 6}});
+  CHECK(got.scheduler.preempted() == 1);
 }
 
 TEST_CASE("the newest text releases its own blocks if it is the one that needs another") {
-  PagedKvCache cache(tales(), 2, 2);
-  PagedEngine engine(tales(), cache);
-  CHECK(has_room(engine, 0, 10));
-  cache.append(0, 10);
-  CHECK(has_room(engine, 1, 16));
-  cache.append(1, 16);
-  begin_pass(engine, cache);
-  CHECK(cache.length(1) == 0);
-  CHECK(cache.length(0) == 10);
-  CHECK(engine.preempted() == 1);
+  const Together got(2, 2, {{10, 4}, {16, 2}});
+  CHECK(got.passes == Passes{{1, 2, 3, 4}, {1, 5}});
+  CHECK(got.scheduler.preempted() == 1);
 }
 
-TEST_CASE("a preempted text keeps its turn: later ones wait until it has its blocks again") {
-  PagedKvCache cache(tales(), 3, 2);
-  PagedEngine engine(tales(), cache);
-  CHECK(has_room(engine, 0, 16));
-  cache.append(0, 16);
-  CHECK(has_room(engine, 1, 16));
-  cache.append(1, 16);
-  begin_pass(engine, cache);
-  CHECK(cache.length(1) == 0);
-  CHECK(!has_room(engine, 2, 1));
-  CHECK(!has_room(engine, 1, 17));
-  engine.clear_row(0);
-  CHECK(!has_room(engine, 2, 1));
-  CHECK(has_room(engine, 1, 17));
+TEST_CASE("preempted texts keep their turns: later ones wait until they have their blocks again") {
+  // In pass 2, the first needs a block, and so does the second.
+  const Together got(4, 3, {{16, 4}, {16, 3}, {10, 3}, {1, 1}});
+  CHECK(got.passes == Passes{{1, 2, 3, 4}, {1, 5, 6}, {1, 5, 6}, {7}});
+  CHECK(got.scheduler.preempted() == 2);
 }
 
 TEST_CASE("nothing is preempted while there is a free block for each that needs one") {
-  PagedKvCache cache(tales(), 2, 4);
-  PagedEngine engine(tales(), cache);
-  for (const int row : {0, 1}) {
-    CHECK(has_room(engine, row, 16));
-    cache.append(row, 16);
-  }
-  begin_pass(engine, cache);
-  CHECK(engine.preempted() == 0);
-  CHECK(has_room(engine, 0, 32));
-  CHECK(has_room(engine, 1, 32));
+  const Together got(2, 4, {{16, 3}, {16, 3}});
+  CHECK(got.passes == Passes{{1, 2, 3}, {1, 2, 3}});
+  CHECK(got.scheduler.preempted() == 0);
 }
 
 TEST_CASE("every text is the same as alone, however often it is preempted") {
@@ -189,11 +178,12 @@ TEST_CASE("every text is the same as alone, however often it is preempted") {
           CAPTURE(chunk.value_or(0));
           PagedKvCache cache(tales(), slots, blocks);
           SlowEngine engine(tales(), cache);
-          check_same(served(load, engine, slots, chunk), want);
+          const Served got = served(load, engine, slots, chunk);
+          check_same(got.texts, want);
           CHECK(positions(cache, slots) == 0);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
-          if (slots == 1 || blocks == 100) CHECK(engine.preempted() == 0);
-          preempted += engine.preempted();
+          if (slots == 1 || blocks == 100) CHECK(got.preempted == 0);
+          preempted += got.preempted;
         }
       }
     }
@@ -208,7 +198,7 @@ TEST_CASE("an earlier text has its last token no later than without the later on
   PagedKvCache cache(tales(), 6, 9);
   std::vector<int> order;
   PagedEngine engine(tales(), cache);
-  Scheduler scheduler(
+  PreemptingScheduler scheduler(
       engine, tales_tokenizer(), 6, {}, [](int, const Token&) {},
       [&](int number, const Generation&) { order.push_back(number); });
   for (const Request& request : load.requests) {
@@ -221,7 +211,7 @@ TEST_CASE("an earlier text has its last token no later than without the later on
   }
   CHECK(first == 41);  // the first text never waits
   CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5});
-  CHECK(engine.preempted() > 0);
+  CHECK(scheduler.preempted() > 0);
 }
 
 TEST_CASE("texts may be cancelled while they wait for blocks") {
@@ -232,7 +222,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     PagedKvCache cache(tales(), 4, 9);
     std::map<int, Generation> texts;
     PagedEngine engine(tales(), cache);
-    Scheduler scheduler(
+    PreemptingScheduler scheduler(
         engine, tales_tokenizer(), 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {

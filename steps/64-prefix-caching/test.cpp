@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "generate.h"
 #include "paged_engine.h"
+#include "preemption.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/same_logits.h"
@@ -72,14 +73,20 @@ struct SlowEngine : PagedEngine {
   }
 };
 
-std::vector<Generation> served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
-  std::vector<Generation> texts(load.requests.size());
-  Scheduler scheduler(
+struct Served {
+  std::vector<Generation> texts;
+  int preempted = 0;
+};
+
+Served served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
+  Served served{std::vector<Generation>(load.requests.size())};
+  PreemptingScheduler scheduler(
       engine, tales_tokenizer(), slots, {chunk}, [](int, const Token&) {},
-      [&](int number, Generation text) { texts[number] = std::move(text); });
+      [&](int number, Generation text) { served.texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
-  return texts;
+  served.preempted = scheduler.preempted();
+  return served;
 }
 
 void check_same(const std::vector<Generation>& got, const std::vector<Generation>& want) {
@@ -128,18 +135,6 @@ Load shared_load(unsigned seed) {
 
 Row row_of(std::vector<int> text) {
   return {0, std::move(text), RowOptions(), {}, StopFilter({}, tales_tokenizer())};
-}
-
-/// Whether the text goes on in that place.
-bool has_room(PagedEngine& engine, int place, const std::vector<int>& text) {
-  return !engine.prepare(row_of(text), place).empty();
-}
-
-/// Begins a pass with texts in all slots, each with one token that its row lacks.
-void begin_pass(PagedEngine& engine, const PagedKvCache& cache) {
-  std::vector<Row> rows;
-  for (int r = 0; r < cache.rows(); ++r) rows.push_back(row_of(prompt(cache.length(r) + 1)));
-  engine.begin_pass(rows);
 }
 
 }  // namespace
@@ -225,7 +220,7 @@ TEST_CASE("a block that a preempted row shares stays with the others") {
   PagedEngine engine(tales(), cache);
   const std::vector<int> text = prompt(32);
   const auto joins = [&](int row, const std::vector<int>& whole) {
-    REQUIRE(has_room(engine, row, whole));
+    REQUIRE(engine.make_room(row_of(whole), row));
     const int found = cache.length(row);
     cache.append(row, static_cast<int>(whole.size()) - found);
     cache.remember(row, std::span(whole).subspan(static_cast<std::size_t>(found)));
@@ -236,12 +231,12 @@ TEST_CASE("a block that a preempted row shares stays with the others") {
   REQUIRE(cache.reserve(0, 33));
   cache.append(0, 1);
   cache.remember(0, std::vector<int>{5});
-  begin_pass(engine, cache);  // row 1 is full, there is no free block, and it came last
-  CHECK(engine.preempted() == 1);
-  CHECK(cache.length(1) == 0);
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // it is full, and no block is free
+  CHECK(cache.length(1) == 48);
+  engine.clear_row(1);
   CHECK(cache.length(0) == 33);
-  CHECK(!has_room(engine, 1, behind_prefix(text, 1, 17)));  // needs two, and one is free
-  CHECK(has_room(engine, 1, behind_prefix(text, 1, 16)));
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // needs two, and one is free
+  CHECK(engine.make_room(row_of(behind_prefix(text, 1, 16)), 1));
   CHECK(cache.length(1) == 32);
   engine.clear_row(1);
   engine.clear_row(0);
@@ -254,8 +249,9 @@ TEST_CASE("a text that was preempted counts once, and its own blocks are no hits
   for (Request& request : load.requests) request.options.stopping.ignore_eos = true;
   PagedKvCache cache(tales(), 2, 4);
   SlowEngine engine(tales(), cache);
-  check_same(served(load, engine, 2, {}), load.alone());
-  CHECK(engine.preempted() > 0);
+  const Served got = served(load, engine, 2, {});
+  check_same(got.texts, load.alone());
+  CHECK(got.preempted > 0);
   CHECK(engine.joined() == 34.0);
   CHECK(engine.found() == 0.0);
 }
@@ -265,7 +261,7 @@ TEST_CASE("a waiting text keeps no block") {
   PagedEngine engine(tales(), cache);
   const std::vector<int> text = prompt(33);
   join(cache, 0, text);
-  CHECK(!has_room(engine, 1, behind_prefix(text, 1, 47)));
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 47)), 1));
   CHECK(cache.length(1) == 0);
   cache.truncate(0, 0);
   CHECK(engine.found() == 0.0);
@@ -286,12 +282,13 @@ TEST_CASE("every text is the same as alone, wherever its beginning comes from") 
           CAPTURE(chunk.value_or(0));
           PagedKvCache cache(tales(), slots, blocks);
           SlowEngine engine(tales(), cache);
-          check_same(served(load, engine, slots, chunk), want);
+          const Served got = served(load, engine, slots, chunk);
+          check_same(got.texts, want);
           CHECK(positions(cache, slots) == 0);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
           CHECK(engine.found() <= engine.joined());
           if (blocks == 100 && slots > 1) CHECK(engine.found() > 0.0);
-          preempted += engine.preempted();
+          preempted += got.preempted;
           found += engine.found();
         }
       }
@@ -299,19 +296,6 @@ TEST_CASE("every text is the same as alone, wherever its beginning comes from") 
   }
   CHECK(preempted > 50);
   CHECK(found > 100.0);
-}
-
-TEST_CASE("nothing is preempted while there is a free block for each that needs one") {
-  PagedKvCache cache(tales(), 2, 4);
-  PagedEngine engine(tales(), cache);
-  for (const int row : {0, 1}) {
-    CHECK(cache.reserve(row, 16));
-    cache.append(row, 16);
-  }
-  begin_pass(engine, cache);
-  CHECK(engine.preempted() == 0);
-  CHECK(cache.reserve(0, 32));
-  CHECK(cache.reserve(1, 32));
 }
 
 TEST_CASE("texts may be cancelled while they wait for blocks") {
@@ -322,7 +306,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     PagedKvCache cache(tales(), 4, 9);
     std::map<int, Generation> texts;
     PagedEngine engine(tales(), cache);
-    Scheduler scheduler(
+    PreemptingScheduler scheduler(
         engine, tales_tokenizer(), 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {

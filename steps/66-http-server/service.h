@@ -5,7 +5,7 @@
 #include <map>
 
 #include "common/server/completion_server.h"
-#include "scheduler.h"
+#include "preemption.h"
 
 namespace staircase {
 
@@ -76,7 +76,7 @@ class Service : public CompletionService {
   std::map<int, Ticket> unfinished_;  // of all unfinished texts, by their numbers
   int last_ = 0;                      // among these numbers
   std::vector<std::function<void()>> work_;
-  Scheduler scheduler_;  // for the model thread only
+  PreemptingScheduler scheduler_;  // for the model thread only
 };
 
 }  // namespace staircase

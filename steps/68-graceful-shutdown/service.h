@@ -5,7 +5,7 @@
 #include <map>
 
 #include "common/server/completion_server.h"
-#include "scheduler.h"
+#include "preemption.h"
 
 namespace staircase {
 
@@ -105,7 +105,7 @@ class Service : public CompletionService {
   int last_ = 0;                            // among these numbers
   std::deque<std::function<bool()>> work_;  // returns whether it is done; otherwise it goes on after a pass
   bool draining_ = false;
-  Scheduler scheduler_;  // for the model thread only
+  PreemptingScheduler scheduler_;  // for the model thread only
 };
 
 }  // namespace staircase

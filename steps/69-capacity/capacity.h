@@ -1,12 +1,11 @@
 // How many users a machine can serve: scheduler and cache are real, and a formula gives the model's time.
 #pragma once
 
-#include <deque>
-
 #include "common/measure/arrival_sweep.h"
 #include "common/measure/pass_cost.h"
 #include "latencies.h"
 #include "paged_engine.h"
+#include "preemption.h"
 
 namespace staircase {
 
@@ -37,7 +36,7 @@ struct Replica {
   int texts = 0;  ///< waiting or growing
   PagedKvCache cache;
   SimulatedEngine engine;
-  Scheduler scheduler;
+  PreemptingScheduler scheduler;
 
   /// `times` gets the times of each text, numbered as the requests are.
   Replica(const Server& server, std::vector<TextTimes>& times)
@@ -84,7 +83,7 @@ inline std::vector<MeasuredPass> measure(const Server& server, const std::vector
     PagedKvCache cache(server.model, slots, *server.paged.blocks);
     PagedEngine paged(server.model, cache, server.paged.prefix_caching);
     TimedEngine engine(paged, cache, passes);
-    Scheduler scheduler(
+    PreemptingScheduler scheduler(
         engine, server.tokenizer, slots, server.prefill, [](auto&&...) {}, [](auto&&...) {});
     for (const RandomRequest& request : requests) submit(scheduler, 0, request);
     while (!scheduler.idle()) scheduler.pass();

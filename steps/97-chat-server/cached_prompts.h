@@ -19,7 +19,7 @@ class CachedPrompts : public DelegatingEngine {
   std::span<const int> prepare(const Row& row, int r) override {
     const std::span<const int> tokens = DelegatingEngine::prepare(row, r);
     // Texts join in the order of their numbers. One that returns after a preemption counts once.
-    if (!tokens.empty() && row.number > last_) {
+    if (row.number > last_) {
       last_ = row.number;
       on_joined_(row.number, static_cast<int>(row.tokens.size() - tokens.size()));
     }

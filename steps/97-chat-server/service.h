@@ -6,7 +6,7 @@
 
 #include "cached_prompts.h"
 #include "common/server/completion_server.h"
-#include "scheduler.h"
+#include "preemption.h"
 
 namespace staircase {
 
@@ -111,7 +111,7 @@ class Service : public CompletionService {
   std::deque<std::function<bool()>> work_;  // returns whether it is done; otherwise it goes on after a pass
   bool draining_ = false;
   CachedPrompts engine_;
-  Scheduler scheduler_;  // for the model thread only
+  PreemptingScheduler scheduler_;  // for the model thread only
 };
 
 }  // namespace staircase

@@ -158,7 +158,7 @@ struct Watched {
   std::vector<std::pair<int, int>> joined;
   CachedPrompts engine{paged, [this](int number, int cached) { joined.emplace_back(number, cached); }};
   std::vector<int> grown;
-  Scheduler scheduler{
+  PreemptingScheduler scheduler{
       engine, tales_tokenizer(),        2,
       {},     [](int, const Token&) {}, [this](int, const Generation& text) { grown = text.tokens; }};
 

@@ -19,7 +19,7 @@
 #include "common/parallel/thread_ranks.h"
 #include "common/parallel/wait_limit.h"
 #include "paged_engine.h"
-#include "scheduler.h"
+#include "preemption.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 
@@ -52,7 +52,7 @@ Texts served(Model& model) {
   PagedKvCache cache(model, 3, 12);
   PagedEngine engine(model, cache);
   Texts texts;
-  Scheduler scheduler(
+  PreemptingScheduler scheduler(
       engine, tokenizer, 3, {.chunk = 20}, [](int, const Token&) {},
       [&](int number, const Generation& text) { texts[number] = text.tokens; });
   for (int number = 0; number < 8; ++number) {
@@ -68,7 +68,7 @@ Texts served(Model& model) {
     if (pass == 9) scheduler.cancel(2);
     scheduler.pass();
   }
-  CHECK(engine.preempted() > 0);
+  CHECK(scheduler.preempted() > 0);
   CHECK(engine.found() > 0);
   return texts;
 }

@@ -9,7 +9,7 @@
 #include "common/decoding/dynamic_kv_cache.h"
 #include "common/decoding/generate.h"
 #include "common/decoding/paged_engine.h"
-#include "common/decoding/scheduler.h"
+#include "common/decoding/preemption.h"
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model_folder.h"
@@ -174,14 +174,14 @@ TEST_CASE("a paged cache with too few blocks preempts the same texts on all rank
       PagedKvCache cache(model, 3, 4);
       PagedEngine engine(model, cache);
       Texts texts(kPrompts.size());
-      Scheduler scheduler(
+      PreemptingScheduler scheduler(
           engine, tales_tokenizer(), 3, {.chunk = 5}, [](int, const Token&) {},
           [&](int number, const Generation& text) { texts[static_cast<std::size_t>(number)] = text.tokens; });
       for (int i = 0; i < std::ssize(kPrompts); ++i) {
         scheduler.submit(i, kPrompts[static_cast<std::size_t>(i)], options_of(26));
       }
       while (!scheduler.idle()) scheduler.pass();
-      CHECK(engine.preempted() > 0);
+      CHECK(scheduler.preempted() > 0);
       return texts;
     });
   }

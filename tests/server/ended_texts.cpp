@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "scheduler.h"
+#include "preemption.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -39,7 +39,7 @@ struct Texts {
   EndedTexts ended;
   Counted engine{ended};
   std::map<int, std::vector<int>> grown;
-  Scheduler scheduler;
+  PreemptingScheduler scheduler;
 
   Texts(int slots, int kept, int blocks, bool prefix_caching = true, const PrefillOptions& prefill = {})
       : cache(tales(), slots + kept, blocks),
@@ -207,6 +207,6 @@ TEST_CASE("a growing text takes the blocks of ended ones, and is not preempted")
     texts.scheduler.submit(number, some_tokens(10, number - 100), options_of(54, 1));
   }
   while (!texts.scheduler.idle()) texts.scheduler.pass();
-  CHECK(texts.ended.preempted() == 0);
+  CHECK(texts.scheduler.preempted() == 0);
   CHECK(texts.kept(2) == 2);
 }

@@ -64,7 +64,7 @@ LESSON = {
     "60-paged-kv-cache": "batches.h paged_engine.h paged_kv_cache.h",
     "61-block-pool": "batches.h block_pool.h paged_kv_cache.h",
     "62-waiting-for-blocks": "batches.h main.cpp paged_engine.h paged_kv_cache.h",
-    "63-preemption": "batches.h paged_engine.h",
+    "63-preemption": "batches.h paged_engine.h preemption.h",
     "64-prefix-caching": "batches.h block_pool.h paged_engine.h paged_kv_cache.h",
     "65-prefix-eviction": "block_pool.h paged_kv_cache.h prefix_index.h",
     "66-http-server": "main.cpp service.h",

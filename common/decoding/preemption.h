@@ -1,0 +1,58 @@
+// Preemption (Kwon et al. 2023, section 4.5): texts start without room for their ends, and the newest gives
+// way.
+#pragma once
+
+#include <utility>
+
+#include "scheduler.h"
+
+namespace staircase {
+
+/// A text that grows takes room as it needs it. If there is none, the newest one leaves the batch and is the
+/// first to wait. When it joins again, it feeds all its tokens, like a prompt.
+class PreemptingScheduler : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+
+  void pass() override {
+    for (int r = 0; r < std::ssize(rows_); ++r) {
+      while (r < std::ssize(rows_) && !engine_.make_room(rows_[r], r)) preempt_newest();
+    }
+    Scheduler::pass();
+  }
+
+  int preempted() const { return preempted_; }  ///< times that a text gave way
+
+ protected:
+  /// The rows stay in the order in which they came, so the newest is the last. With blocks, to move a row is
+  /// to swap numbers.
+  void free_slots() override {
+    int kept = 0;
+    for (int r = 0; r < std::ssize(rows_); ++r) {
+      if (rows_[r].finished) continue;
+      if (kept < r) {
+        engine_.move_row(r, kept);
+        std::swap(rows_[r], rows_[kept]);
+      }
+      ++kept;
+    }
+    while (std::ssize(rows_) > kept) leave();
+  }
+
+ private:
+  void preempt_newest() {
+    waiting_.push_front(std::move(rows_.back()));
+    leave();
+    ++preempted_;
+  }
+
+  /// The last row.
+  void leave() {
+    rows_.pop_back();
+    engine_.clear_row(static_cast<int>(rows_.size()));
+  }
+
+  int preempted_ = 0;
+};
+
+}  // namespace staircase
