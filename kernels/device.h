@@ -292,6 +292,9 @@ class Device {
   /// the width and to kMostLargest.
   virtual void k_largest(const Tensor& x, std::int64_t k, Tensor& out) = 0;
 
+  /// Whether k_largest takes less time than to bring rows of that width to the host and to search them there.
+  virtual bool is_worth_searching(std::int64_t /*k*/, std::int64_t /*width*/) const { return true; }
+
   // ── Several devices ──
 
   /// Whether devices of this kind exchange tensors without the host. If not, the host does it for them.

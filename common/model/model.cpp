@@ -279,8 +279,10 @@ std::int64_t Model::largest_to_find(std::size_t asked) const {
   // Rounded up, so that rows with other numbers take no other graph.
   constexpr std::size_t kLeast = 64;
   if (asked == 0) return 0;
-  return std::min({static_cast<std::int64_t>(std::bit_ceil(std::max(asked, kLeast))), kMostLargest,
-                   std::int64_t{config_.vocab_size}});
+  const std::int64_t vocab_size = config_.vocab_size;
+  const std::int64_t k =
+      std::min({static_cast<std::int64_t>(std::bit_ceil(std::max(asked, kLeast))), kMostLargest, vocab_size});
+  return device_->is_worth_searching(k, vocab_size) ? k : 0;
 }
 
 LogitsUse Model::use() {

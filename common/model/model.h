@@ -173,7 +173,8 @@ class Model {
   /// The same for sequences that are longer than the cache takes at once.
   Logits forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
                           Copy copy);
-  /// How many of the largest logits of each row a pass finds, if a row has asked for that many.
+  /// How many of the largest logits of each row a pass finds, if a row has asked for that many: none if
+  /// reading all takes less time.
   std::int64_t largest_to_find(std::size_t asked) const;
   /// Of the logits that a pass has left on the device, or copied at once.
   LogitsUse use();

@@ -138,6 +138,8 @@ class CpuDevice final : public Device {
                     Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
   void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
+  /// The rows are on the host, and the heap of a large k costs more than a second look at a short row.
+  bool is_worth_searching(std::int64_t k, std::int64_t width) const override { return 64 * k <= width; }
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,

@@ -124,7 +124,7 @@ std::vector<std::vector<int>> passes_of(
     options.stopping = {.max_new_tokens = new_tokens, .ignore_eos = true};
     scheduler.submit(number, prompt(tokens), options);
   }
-  for (; !scheduler.idle(); ++pass) {
+  for (; !scheduler.idle() && pass < 100; ++pass) {
     before_pass(scheduler, pass);
     scheduler.pass();
   }

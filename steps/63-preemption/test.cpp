@@ -128,10 +128,7 @@ struct Together {
                           .ignore_eos = true};
       scheduler.submit(number, prompt(asked[static_cast<std::size_t>(number)].tokens, 30 * number), options);
     }
-    while (!scheduler.idle()) {
-      ++pass;
-      scheduler.pass();
-    }
+    while (!scheduler.idle() && ++pass < 100) scheduler.pass();
   }
 };
 

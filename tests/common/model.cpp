@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -745,6 +747,27 @@ TEST_CASE("logits that stay on the device are those of any other pass, and their
   const Logits fitted = model.lazy_logits(std::vector<std::span<const int>>{small}, other);
   CHECK(fitted.size() == 50);
   CHECK(same_bits(fitted, model.next_logits(small)));
+}
+
+TEST_CASE("the largest logits are searched for where that takes less time than to read them all") {
+  const Tokens tokens = some_tokens(5, 4096);
+  const std::vector<std::span<const int>> batch{tokens};
+  const auto finds = [&](std::size_t count) {
+    TestCache asked(tales(), 1, 16), found(tales(), 1, 16);
+    tales().lazy_logits(batch, asked).largest(count);
+    const Logits logits = tales().lazy_logits(batch, found);
+    const auto largest = logits.largest(count);
+    std::vector<std::int32_t> order(4096);
+    std::ranges::generate(order, [token = 0]() mutable { return token++; });
+    const Values row = copy(logits.read_once());
+    std::ranges::stable_sort(order, std::greater(), [&](std::int32_t token) { return row[token]; });
+    if (largest) CHECK(std::ranges::equal(largest->tokens.first(count), std::span(order).first(count)));
+    return largest.has_value();
+  };
+  CHECK(finds(41));
+  CHECK(finds(64));
+  CHECK(finds(65) == tests_are_for_gpu());
+  CHECK(finds(1024) == tests_are_for_gpu());
 }
 
 TEST_CASE("logits that are not finite are found without being read, and the cache is as before") {

@@ -825,8 +825,6 @@ MISTAKES = {
         ("the row in the cache stays where it is", "preemption.h", "        engine_.move_row(r, kept);\n", ""),
         ("a preempted text waits until all others have begun", "preemption.h", "waiting_.push_front(", "waiting_.push_back("),
         ("preemptions are not counted", "preemption.h", "    ++preempted_;\n", ""),
-        ("the blocks are not released", "preemption.h",
-         "    engine_.clear_row(static_cast<int>(rows_.size()));\n", ""),
     ],
     "64-prefix-caching": [
         ("the last token may come from the cache", "paged_kv_cache.h",
