@@ -136,7 +136,11 @@ std::span<const float> Model::next_logits(std::span<const int> tokens) {
 }
 
 std::span<const float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
-  return last_logits(tokens, 1, cache);
+  const std::span<const float> logits = last_logits(tokens, 1, cache);
+  if (!edit_) return logits;
+  edited_logits_.assign(logits.begin(), logits.end());
+  edit_(edited_logits_);
+  return edited_logits_;
 }
 
 std::span<const float> Model::last_logits(std::span<const int> tokens, int count) {

@@ -128,6 +128,10 @@ class Model {
   void check_between_parts(std::function<void()> check) { check_ = std::move(check); }
   static constexpr int kPart = 256;
 
+  /// From now on, next_logits of a single sequence with a cache returns what `edit` makes of the logits. If
+  /// it throws, the caller gets its exception, and the cache holds the sequence.
+  void edit_logits(std::function<void(std::span<float> logits)> edit) { edit_ = std::move(edit); }
+
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
   /// Throws Error for more than the cache takes at once, if the tokens are more as well.
   std::span<const float> last_logits(std::span<const int> tokens, int count);
@@ -200,6 +204,8 @@ class Model {
   std::size_t asked_ = 0;        // of the largest of lazy_logits
   std::function<void(Pass&)> run_;
   std::function<void()> check_;
+  std::function<void(std::span<float>)> edit_;
+  std::vector<float> edited_logits_;
   OnStage on_stage_;
   std::function<void(const ForwardPass&)> after_pass_, before_pass_;
   std::optional<AttentionProbe> attention_;

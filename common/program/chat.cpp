@@ -11,6 +11,8 @@
 #include "common/base/file.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
+#include "common/decoding/constraint.h"
+#include "common/decoding/object_members.h"
 #include "common/program/inputs.h"
 #include "common/program/line_editor.h"
 #include "common/program/standard_output.h"
@@ -20,6 +22,9 @@ namespace staircase {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
+
+constexpr const char* kDecidesTheEnd =
+    "--json-schema decides where an answer ends, so leave out --ignore-eos";
 
 /// From now on Ctrl-C is a request, not the end.
 void catch_interrupts() {
@@ -79,6 +84,30 @@ std::string read_question() {
   return text;
 }
 
+/// Masks the tokens with which an answer could no longer become valid, before any option edits the logits.
+AnswerMessages constrained(const GrammarRules& rules, const Tokenizer& tokenizer, Model& model,
+                           const AnswerMessages& answer) {
+  struct Text {
+    KeepConstraint keep;
+    std::vector<int> tokens = {};
+  };
+  const EndTokens ends = model.config().end_tokens;
+  const std::shared_ptr<Constraint> constraint =
+      Constraint::of_grammar(rules, std::make_shared<SortedTokens>(tokenizer, ends));
+  const auto text = std::make_shared<Text>(Text{{constraint}});
+  model.edit_logits([=](std::span<float> logits) {
+    if (!text->tokens.empty() && ends.contains(text->tokens.back())) throw Error(kDecidesTheEnd);
+    text->keep(logits, text->tokens);
+  });
+  return [=](const std::vector<Message>& messages, const OnToken& on_token) {
+    *text = {{constraint}};
+    return answer(messages, [&](const Token& token) {
+      text->tokens.push_back(token.id);
+      on_token(token);
+    });
+  };
+}
+
 }  // namespace
 
 void add_options(Program& program, ChatOptions& options) {
@@ -89,6 +118,14 @@ void add_options(Program& program, ChatOptions& options) {
   program.add("--chat-template", Path{&options.chat_template, "FILE"},
               "a Jinja template in place of the model's own");
   program.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");
+  program.add("--json-schema", Path{&options.json_schema, "FILE"},
+              "a JSON Schema under which each answer must be valid");
+  program.rule([&options] { options.rules = read_json_schema(options.json_schema, written_members); });
+  program.refuse_if([&] { return !options.rules.empty() && program.has("--ignore-eos"); }, kDecidesTheEnd);
+  program.model_rule([&options](const ModelConfig& config) {
+    if (!options.rules.empty() && config.end_tokens.empty())
+      throw UsageError("--json-schema needs a model with an end-of-text token, and this one has none");
+  });
 }
 
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
@@ -96,7 +133,9 @@ void hold_conversation(const ChatOptions& options, LiveOptions& settings, const 
   std::vector<std::string> questions = options.prompts;
   const bool at_terminal = questions.empty() && platform::is_terminal(stdin);
   const ChatOutput output = output_to(platform::is_terminal(stdout), options.show_use);
-  ChatSession session(options.system, settings, tokenizer, model.config().end_tokens, answer, output);
+  ChatSession session(options.system, settings, tokenizer, model.config().end_tokens,
+                      options.rules.empty() ? answer : constrained(options.rules, tokenizer, model, answer),
+                      output);
   if (at_terminal) {
     model.check_between_parts(output.check);
     return talk(session);

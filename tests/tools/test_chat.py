@@ -179,6 +179,7 @@ OPTIONS = {
     "chat-template": ("other.jinja", {}),
     "generation-config": ("other.json", {}),
     "show-use": ("true", {}),
+    "json-schema": ("age.schema.json", {}),
     "dtype": ("int4", {}),
 }
 COMMANDS = {"help", "system", "reset", "undo", "save", "load", "set", "exit"}
@@ -191,6 +192,7 @@ class EveryOption(Limited):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "other.json").write_text('{"repetition_penalty": 2}')
+        (self.folder / "age.schema.json").write_text('{"type": "integer"}')
         (self.folder / "other.jinja").write_text("{% for message in messages %}{{ message.content }}.{% endfor %}")
 
     def run_program(self, program, options):
@@ -291,6 +293,80 @@ class AtAPipe(Limited):
                     done = subprocess.run([PROGRAM, "--chat-template", template.name], input=given, capture_output=True)
                     self.assertEqual(done.returncode, 1, done.stderr)
                     self.assertIn(f"raises an exception: {json.dumps(question)}\n", done.stderr.decode())
+
+
+@unittest.skipUnless(PROGRAM.is_file(), "the program is not built")
+class Schemas(Limited):
+    """With --json-schema, answers are valid."""
+
+    FORM = {"type": "object", "properties": {"animal": {"enum": ["fox", "lion"]}, "age": {"type": "integer", "minimum": 1, "maximum": 30},
+                                             "word": {"type": "string", "maxLength": 8}},
+            "required": ["animal", "age", "word"], "additionalProperties": False}
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.schema = self.folder / "form.json"
+        self.schema.write_text(json.dumps(self.FORM))
+
+    def ask(self, *options, program=PROGRAM, **keys):
+        return subprocess.run([program, *TEMPLATE, "--json-schema", self.schema, *options], capture_output=True, text=True, **keys)
+
+    def assert_valid(self, text):
+        form = json.loads(text)
+        self.assertEqual(sorted(form), ["age", "animal", "word"])
+        self.assertIn(form["animal"], ("fox", "lion"))
+        self.assertIn(form["age"], range(1, 31))
+        self.assertLessEqual(len(form["word"]), 8)
+        return form
+
+    def test_each_answer_of_a_conversation_is_valid_and_the_next_begins_anew(self):
+        for program in CHAT_PROGRAMS:
+            for seed in range(4):
+                done = self.ask("--prompt", "Who are you?", "--do-sample", "--seed", str(seed), "--max-new-tokens", "200",
+                                "--prompt", "And who is that?", "--repetition-penalty", "1.2", program=program)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                decoder, text = json.JSONDecoder(), done.stdout.strip()
+                first, end = decoder.raw_decode(text)
+                self.assert_valid(json.dumps(first))
+                self.assert_valid(text[end:])
+
+    def test_a_pipe_gets_the_answer_alone_and_token_by_token(self):
+        with subprocess.Popen([PROGRAM, *TEMPLATE, "--json-schema", self.schema], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL) as process:
+            process.stdin.write(b"Who are you?")
+            process.stdin.close()
+            parts = list(iter(lambda: os.read(process.stdout.fileno(), 4096), b""))
+        self.assertGreater(len(parts), 5)
+        self.assert_valid(b"".join(parts))
+
+    def test_at_a_terminal_the_end_must_stay_the_schemas(self):
+        terminal = Terminal(PROGRAM, *TEMPLATE, "--json-schema", self.schema, kind="dumb")
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("> $")
+        terminal.type("Who are you?\r")
+        terminal.wait_for("\n")
+        self.assert_valid(terminal.wait_for(r"(?<![^\n])> $")[:-2])
+        terminal.type("/set ignore-eos true\r")
+        terminal.wait_for("> $")
+        terminal.type("Who are you?\r")
+        self.assertIn("--json-schema decides where an answer ends, so leave out --ignore-eos", terminal.wait_for(r"eos\n"))
+
+    def test_what_cannot_be_used_is_one_sentence_before_the_model_is_read(self):
+        for text, sentence in (('{"properties": {"age": {"multipleOf": 3}}}',
+                                "the schema cannot be used at /properties/age/multipleOf: this keyword is not supported"),
+                               ("false", "no JSON value is valid under the schema"), ('{"type": ', "the schema"), (None, "does not exist")):
+            with self.subTest(text):
+                self.schema.unlink(missing_ok=True)
+                if text is not None:
+                    self.schema.write_text(text)
+                done = self.ask("--model", self.folder / "none", "--prompt", "Who?")
+                self.assertIn(done.returncode, (1, 2))
+                self.assertEqual((done.stdout, done.stderr.count("\n")), ("", 1))
+                self.assertIn(sentence, done.stderr)
+        self.schema.write_text("{}")
+        done = self.ask("--prompt", "Who?", "--ignore-eos")
+        self.assertEqual((done.returncode, done.stderr),
+                         (2, "error: --json-schema decides where an answer ends, so leave out --ignore-eos\n"))
 
 
 @unittest.skipUnless(PROGRAM.is_file(), "the program is not built")
