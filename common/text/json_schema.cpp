@@ -153,7 +153,7 @@ class GrammarWriter {
     const int types = reader_.types_of(all);
     if (types & kNull) part.parts.push_back(bytes_of("null"));
     if (types & kBoolean) part.parts.push_back(choice({bytes_of("true"), bytes_of("false")}));
-    if (types & kWhole) part.parts.push_back(number(all, (types & kFraction) != 0));
+    if (types & (kWhole | kFraction)) part.parts.push_back(number(all, types));
     if (types & kString) part.parts.push_back(string(all));
     if (types & kArray) part.parts.push_back(array(all));
     if (types & kObject) part.parts.push_back(object(all));
@@ -210,11 +210,13 @@ class GrammarWriter {
     return part;
   }
 
-  RegexPart number(const Schemas& all, bool may_have_fraction) {
+  RegexPart number(const Schemas& all, int types) {
     const SchemaReader::Bounds bounds = reader_.bounds_of(all);
+    const bool may_have_fraction = (types & kFraction) != 0, may_be_whole = (types & kWhole) != 0;
     if (!bounds.least && !bounds.most) {
-      return shared(may_have_fraction ? "number" : "integer",
-                    [&] { return may_have_fraction ? any_number() : any_integer(); });
+      return !may_be_whole       ? shared("fraction", any_fraction)
+             : may_have_fraction ? shared("number", any_number)
+                                 : shared("integer", any_integer);
     }
     constexpr double largest = 1e15;
     for (const auto& [limit, by, keyword] : {std::tuple(bounds.least, bounds.least_by, "minimum"),
@@ -230,8 +232,11 @@ class GrammarWriter {
       if (bounds.least)
         ranges.push_back(numbers_from(fmt::format("{}", *bounds.least), bounds.excludes_least));
       if (bounds.most) ranges.push_back(numbers_to(fmt::format("{}", *bounds.most), bounds.excludes_most));
+      if (!may_be_whole) ranges.push_back(any_fraction());
       if (ranges.size() == 1) return std::move(ranges[0]);
-      return together(ranges, {}, bounds.least_by, "minimum").value_or(choice({}));
+      return together(ranges, {}, bounds.least ? bounds.least_by : bounds.most_by,
+                      bounds.least ? "minimum" : "maximum")
+          .value_or(choice({}));
     }
     std::optional<long long> least, most;
     if (bounds.least)
@@ -297,27 +302,52 @@ class GrammarWriter {
     const int least = reader_.counted(all, "minLength", true).value_or(0);
     const int most = reader_.counted(all, "maxLength", false).value_or(RegexPart::kNoLimit);
     if (most != RegexPart::kNoLimit && most < least) return choice({});
-    if (patterns.empty()) return in_quotes(repeated(character(), least, most));
-    const bool is_bounded = least > 0 || most != RegexPart::kNoLimit;
-    const auto& [schema, keyword] = patterns.begin()->second;
+    // A string that is excluded must not come in disguise, so then each character has one form.
+    std::map<std::string, const Json*> excluded_patterns;
+    std::set<std::string> excluded;
+    for (const Json* schema : all) {
+      const Json* const none = SchemaReader::excluded(schema);
+      if (none != nullptr && none->contains("pattern"))
+        excluded_patterns[none->at("pattern").get<std::string>()] = schema;
+      if (none != nullptr && none->contains("enum"))
+        for (const Json& text : none->at("enum")) excluded.insert(text.get<std::string>());
+    }
+    const bool has_one_form = !excluded.empty() || !excluded_patterns.empty();
+    if (patterns.empty() && !has_one_form) return in_quotes(repeated(character(), least, most));
+    const bool is_bounded = least > 0 || most != RegexPart::kNoLimit || has_one_form;
     std::string name = is_bounded ? fmt::format("{} to {} ", least, most) : "";
     for (const auto& [pattern, _] : patterns) name += "pattern " + Json(pattern).dump();
+    for (const auto& [pattern, _] : excluded_patterns) name += "not pattern " + Json(pattern).dump();
+    for (const std::string& text : excluded) name += "not " + Json(text).dump();
     reader_.count(5'000);
-    return shared(name, [&, &schema = schema, &keyword = keyword] {
-      const RegexPart any = any_character();
-      std::vector<RegexPart> wanted;
-      for (const auto& [pattern, place] : patterns) {
+    return shared(name, [&] {
+      const RegexPart any = has_one_form ? any_of_in_json(all_but({})) : any_character();
+      const bool is_alone = patterns.size() == 1 && !is_bounded;
+      const auto read = [&](const std::string& pattern, const Json* by, const std::string& keyword) {
         try {
-          wanted.push_back(parse_json_pattern(pattern, patterns.size() + is_bounded > 1 ? any : character()));
+          return parse_json_pattern(pattern, is_alone ? character() : any);
         } catch (const UsageError& error) {
-          reader_.fail(place.first, place.second, error.what());
+          reader_.fail(by, keyword, error.what());
         }
-      }
+      };
+      std::vector<RegexPart> wanted, unwanted;
+      for (const auto& [pattern, place] : patterns)
+        wanted.push_back(read(pattern, place.first, place.second));
+      for (const auto& [pattern, by] : excluded_patterns)
+        unwanted.push_back(read(pattern, by, "not/pattern"));
+      for (const std::string& text : excluded) unwanted.push_back(in_json_string(text));
       if (is_bounded) wanted.push_back(repeated(any, least, most));
-      if (wanted.size() == 1) return in_quotes(std::move(wanted[0]));
-      if (auto all_hold = together(wanted, {}, schema, keyword)) return in_quotes(std::move(*all_hold));
+      if (is_alone) return in_quotes(std::move(wanted[0]));
+      const auto& [by, keyword] = patterns.empty() ? std::pair<const Json*, std::string>(all.front(), "not")
+                                                   : patterns.begin()->second;
+      if (auto all_hold = together(wanted, unwanted, by, keyword)) return in_quotes(std::move(*all_hold));
       return choice({});
     });
+  }
+  /// A string as JSON writes it, without its quotation marks.
+  static RegexPart in_json_string(const std::string& string) {
+    const std::string text = Json(string).dump();
+    return bytes_of(std::string_view(text).substr(1, text.size() - 2));
   }
 
   RegexPart array(const Schemas& all) {
@@ -394,15 +424,56 @@ class GrammarWriter {
           {bytes_of("\""), std::move(name), bytes_of("\":"), space(), rule_for(std::move(schemas))}));
     const bool may_have_others = !more.empty();
     if (may_have_others) members.more = choice(std::move(more));
-    for (const Json* schema : all) {
-      if (schema->contains("minProperties") &&
-          schema->at("minProperties").get<double>() > static_cast<double>(required.size()))
-        reader_.fail(schema, "minProperties", "it is not supported above the number of required properties");
-      if (schema->contains("maxProperties") &&
-          (may_have_others || schema->at("maxProperties").get<double>() < static_cast<double>(names.size())))
-        reader_.fail(schema, "maxProperties", "it is not supported below the number of properties");
+    const int least = reader_.counted(all, "minProperties", true).value_or(0);
+    const int most = reader_.counted(all, "maxProperties", false).value_or(RegexPart::kNoLimit);
+    const bool counts = least > std::ssize(required) ||
+                        (most != RegexPart::kNoLimit && (may_have_others || most < std::ssize(names)));
+    return sequence({bytes_of("{"), space(),
+                     counts ? counted_members(members, least, most) : write_(members, rules_), space(),
+                     bytes_of("}")});
+  }
+
+  /// At least `least` of the members and at most `most`: a rule for each place in their list and each number
+  /// of members before it.
+  RegexPart counted_members(const ObjectMembers& object, int least, int most) {
+    const bool has_limit = most != RegexPart::kNoLimit;
+    const int last = static_cast<int>(object.members.size());
+    // From that number on, the members before a place are as good as more of them.
+    const int enough = has_limit ? most : std::max(least, 1);
+    const auto new_rule = [&] {
+      reader_.count(10);
+      rules_.push_back({"members", choice({})});
+      return rule_part(static_cast<int>(rules_.size()) - 1);
+    };
+    const auto with = [&](int before, const RegexPart& member, const RegexPart& rest) {
+      return before == 0 ? sequence({member, rest}) : sequence({object.comma, member, rest});
+    };
+    std::vector<RegexPart> rest;  // by the number of members before it
+    if (object.more) rules_.push_back({"other member", *object.more});
+    const RegexPart other = rule_part(static_cast<int>(rules_.size()) - 1);
+    const int most_before = object.more ? enough : std::min(enough, last);
+    for (int before = 0; before <= most_before; ++before) rest.push_back(new_rule());
+    for (int before = 0; before <= most_before; ++before) {
+      RegexPart& part = rules_[rest[before].rule].part;
+      if (before >= least) part.parts.push_back(sequence({}));
+      if (object.more && (!has_limit || before < most))
+        part.parts.push_back(with(before, other, rest[std::min(before + 1, enough)]));
     }
-    return sequence({bytes_of("{"), space(), write_(members, rules_), space(), bytes_of("}")});
+    for (int place = last; place-- > 0;) {
+      const auto& [written, is_required] = object.members[place];
+      rules_.push_back({"member", written});
+      const RegexPart member = rule_part(static_cast<int>(rules_.size()) - 1);
+      std::vector<RegexPart> from;
+      for (int before = 0; before <= std::min(enough, place); ++before) {
+        from.push_back(new_rule());
+        RegexPart& part = rules_[from.back().rule].part;
+        if (!has_limit || before < most)
+          part.parts.push_back(with(before, member, rest[std::min(before + 1, enough)]));
+        if (!is_required) part.parts.push_back(rest[before]);
+      }
+      rest = std::move(from);
+    }
+    return rest[0];
   }
 
   /// The names besides these, with the schemas of their members: for each set of patterns that may match a
@@ -435,10 +506,7 @@ class GrammarWriter {
         unwanted;
     for (const std::string& pattern : patterns)
       (matching.contains(pattern) ? wanted : unwanted).push_back(reader_.name_pattern(all, pattern));
-    for (const std::string& name : names) {
-      const std::string text = Json(name).dump();
-      unwanted.push_back(bytes_of(std::string_view(text).substr(1, text.size() - 2)));
-    }
+    for (const std::string& name : names) unwanted.push_back(in_json_string(name));
     return together(wanted, unwanted, all.front(), "patternProperties");
   }
   std::optional<RegexPart> together(const std::vector<RegexPart>& wanted,

@@ -32,13 +32,14 @@ using WriteMembers = std::function<RegexPart(const ObjectMembers& object, Gramma
 /// `1.0`.
 ///
 /// Keywords of any value: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf,
-/// allOf, and oneOf where two alternatives cannot both be valid, or only require members. Of objects:
-/// properties, required, additionalProperties, up to four patternProperties, dependentRequired,
-/// dependentSchemas, dependencies, minProperties and maxProperties where they change nothing. Of arrays:
-/// items, prefixItems, additionalItems, minItems, maxItems. Of texts: minLength, maxLength, pattern, format
-/// (date, time, date-time, uuid, ipv4, email, uri; other names that the standard does not define do nothing).
-/// Of numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum. Titles, descriptions and all names that
-/// JSON Schema does not define do nothing (2020-12, core, 6.5).
+/// allOf, oneOf, not, if, then, else. What is not valid under a schema below `not` or `if`
+/// must be describable, which items, formats, names besides properties and recursion are not. The same for
+/// alternatives of oneOf that may hold at once. Of objects: properties, required, additionalProperties, up to
+/// four patternProperties, dependentRequired, dependentSchemas, dependencies, minProperties, maxProperties.
+/// Of arrays: items, prefixItems, additionalItems, minItems, maxItems. Of texts: minLength, maxLength,
+/// pattern, format (date, time, date-time, uuid, ipv4, email, uri; other names that the standard does not
+/// define do nothing). Of numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum. Titles, descriptions
+/// and all names that JSON Schema does not define do nothing (2020-12, core, 6.5).
 ///
 /// Throws UsageError with its place for any other keyword, and for a name that is a keyword misspelt. The
 /// same for a combination that is not built, and a schema under which no value is valid. The same for a text

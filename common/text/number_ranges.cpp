@@ -149,6 +149,11 @@ RegexPart any_number() {
                            sequence({choice({bytes_of("e"), bytes_of("E")}), sign, repeated(digit(), 1)})})});
 }
 
+RegexPart any_fraction() {
+  const RegexPart digits = repeated(digit(), 0);
+  return sequence({any_integer(), bytes_of("."), digits, digit('1', '9'), digits});
+}
+
 RegexPart integer_range(Bound least, Bound most) {
   RegexPart part = choice({});
   if (!most || *most >= 0) part.parts.push_back(unsigned_range(std::max(0LL, least.value_or(0)), most));

@@ -12,6 +12,9 @@ namespace staircase {
 RegexPart any_number();
 RegexPart any_integer();
 
+/// The numbers that are not whole, without an exponent.
+RegexPart any_fraction();
+
 /// The integers from `least` to `most`, of at most 18 digits; without a bound if it has no value. No text if
 /// `least` is larger.
 RegexPart integer_range(std::optional<long long> least, std::optional<long long> most);

@@ -31,13 +31,13 @@ std::vector<std::string> words(std::string_view text) {
 // Keywords that decide which values are valid, all of them and those that are not built here.
 const std::vector<std::string> kKeywords = words(
     "$ref additionalItems additionalProperties allOf anyOf const dependencies dependentRequired "
-    "dependentSchemas enum exclusiveMaximum exclusiveMinimum format items maximum maxItems maxLength "
-    "maxProperties minimum minItems minLength minProperties nullable oneOf pattern patternProperties "
-    "prefixItems properties required type");
+    "dependentSchemas else enum exclusiveMaximum exclusiveMinimum format if items maximum maxItems maxLength "
+    "maxProperties minimum minItems minLength minProperties not nullable oneOf pattern patternProperties "
+    "prefixItems properties required then type");
 const std::vector<std::string> kNotBuilt = words(
-    "$dynamicRef $id $recursiveRef contains contentEncoding contentMediaType disallow divisibleBy else "
-    "extends id if maxContains minContains multipleOf not propertyNames then unevaluatedItems "
-    "unevaluatedProperties uniqueItems");
+    "$dynamicRef $id $recursiveRef contains contentEncoding contentMediaType disallow divisibleBy extends "
+    "id maxContains minContains multipleOf propertyNames unevaluatedItems unevaluatedProperties "
+    "uniqueItems");
 
 std::string percent_decoded(const std::string& text) {
   std::string decoded;
@@ -58,6 +58,24 @@ int type_of(const Json& value) {
          : value.is_string()  ? kString
          : value.is_array()   ? kArray
                               : kObject;
+}
+
+/// Whether a part describes the string as JSON writes it.
+bool is_text_of(const RegexPart& part, const std::string& string) {
+  StackAutomaton automaton(std::make_shared<const GrammarRules>());
+  StackAutomaton::Stacks stacks = automaton.start(part);
+  const std::string text = Json(string).dump();
+  for (const char byte : text.substr(1, text.size() - 2)) stacks = automaton.after(stacks, byte);
+  return automaton.accepts(stacks);
+}
+
+/// The type that minLength, minItems and minProperties are about.
+const char* type_with(const std::string& size) {
+  return size == "Length" ? "string" : size == "Items" ? "array" : "object";
+}
+
+double characters_in(const std::string& text) {
+  return static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 /// Objects are the same in any order of their members.
@@ -194,12 +212,16 @@ Schemas SchemaReader::matched(const Schemas& all, const std::set<std::string>& p
 
 /// Reads the name as JSON writes it: its characters have one form each.
 bool SchemaReader::matches(const Schemas& all, const std::string& pattern, const std::string& name) const {
-  const RegexPart part = name_pattern(all, pattern);
-  StackAutomaton automaton(std::make_shared<const GrammarRules>());
-  StackAutomaton::Stacks stacks = automaton.start(part);
-  const std::string text = Json(name).dump();
-  for (const char byte : text.substr(1, text.size() - 2)) stacks = automaton.after(stacks, byte);
-  return automaton.accepts(stacks);
+  return is_text_of(name_pattern(all, pattern), name);
+}
+
+/// The same for a string of a schema with `pattern`.
+bool SchemaReader::matches(const Json* schema, const std::string& pattern, const std::string& text) const {
+  try {
+    return is_text_of(parse_json_pattern(pattern, any_of_in_json(all_but({}))), text);
+  } catch (const UsageError& error) {
+    fail(schema, "pattern", error.what());
+  }
 }
 
 RegexPart SchemaReader::name_pattern(const Schemas& all, const std::string& pattern) const {
@@ -265,6 +287,10 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
       all = both(all, any, schema);
     }
     if (schema->contains("oneOf")) all = both(all, one_of(schema), schema);
+    if (schema->contains("not") && excluded(schema) == nullptr)
+      all = both(all, none_of(within(schema, "not"), schema, "not"), schema);
+    if (schema->contains("if") && (schema->contains("then") || schema->contains("else")))
+      all = both(all, conditional(schema), schema);
     for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas"})
       if (schema->contains(keyword))
         for (const auto& [name, _] : schema->at(keyword).items())
@@ -284,39 +310,156 @@ std::vector<Schemas> SchemaReader::one_of(const Json* schema) {
       return std::ranges::all_of(each[j], [&](const Schemas& other) { return exclude(one, other, 0); });
     });
   };
+  std::vector<std::optional<std::vector<Schemas>>> none(list.size());
   std::vector<Schemas> any;
   for (std::size_t i = 0; i < list.size(); ++i) {
     std::vector<Schemas> alone = each[i];
     for (std::size_t j = 0; j < list.size(); ++j) {
       if (i == j || are_excluded(std::min(i, j), std::max(i, j))) continue;
-      const auto none = none_of(list[j]);
-      if (!none) fail(schema, "oneOf", "two of its alternatives may hold at once; anyOf allows that");
-      alone = both(alone, *none, schema);
+      if (!none[j]) none[j] = none_of(list[j], schema, "oneOf");
+      alone = both(alone, *none[j], schema);
     }
     any.insert(any.end(), alone.begin(), alone.end());
   }
   return any;
 }
 
-/// What is not valid under a schema that only requires members: objects that lack one of them. Nothing for
-/// any other schema.
-std::optional<std::vector<Schemas>> SchemaReader::none_of(const Json* schema) {
-  const auto requires_only = [](const auto& item) {
-    return item.key() == "required" || (item.key() == "type" && item.value() == "object") ||
-           item.key() == "title" || item.key() == "description";
+/// What is valid under `then` where `if` holds, and under `else` where it does not.
+std::vector<Schemas> SchemaReader::conditional(const Json* schema) {
+  const auto of = [&](const char* keyword) {
+    return schema->contains(keyword) ? alternatives(within(schema, keyword)) : std::vector<Schemas>{{}};
   };
-  if (!schema->is_object() || !schema->contains("required") ||
-      !std::ranges::all_of(schema->items(), requires_only))
-    return std::nullopt;
+  std::vector<Schemas> any = both(of("if"), of("then"), schema);
+  for (const Schemas& one : both(none_of(within(schema, "if"), schema, "if"), of("else"), schema))
+    any.push_back(one);
+  return any;
+}
+
+/// The alternatives of what is not valid under a schema, which `user` has below a keyword.
+std::vector<Schemas> SchemaReader::none_of(const Json* schema, const Json* user, const char* keyword) {
+  const auto all = negation(schema);
+  if (!all)
+    fail(user, keyword,
+         keyword == std::string_view("oneOf") ? "two of its alternatives may hold at once; anyOf allows that"
+                                              : "what is not valid under it cannot be described");
+  if (all->empty()) return {};
+  return alternatives(made({{"anyOf", *all}}, paths_.at(user) + "/" + keyword));
+}
+
+/// Schemas of which at least one holds for each value that is not valid under this one, and none for any
+/// other; nothing if the keywords that are built cannot say that.
+std::optional<std::vector<Json>> SchemaReader::negation(const Json* schema) {
+  using Negation = std::optional<std::vector<Json>>;
+  if (schema->is_boolean()) return schema->get<bool>() ? std::vector<Json>{} : std::vector<Json>{true};
+  if (open_.size() > kMaxDepth || std::ranges::find(open_, schema) != open_.end()) return std::nullopt;
   check(schema);
-  std::vector<Schemas> lacking;
-  for (const std::string& name : required_in({schema}))
-    lacking.push_back({made({{"type", "object"}, {"properties", {{name, false}}}}, paths_.at(schema))});
-  // Other values are valid under `required`, and not under a type.
-  if (schema->contains("type"))
-    lacking.push_back(
-        {made({{"type", {"null", "boolean", "number", "string", "array"}}}, paths_.at(schema))});
-  return lacking;
+  count(1);
+  std::vector<Json> all;
+  const auto join = [&](const Negation& more) {
+    if (more) all.insert(all.end(), more->begin(), more->end());
+    return more.has_value();
+  };
+  open_.push_back(schema);
+  bool is_known = true;
+  for (const auto& [key, value] : schema->items()) {
+    if (schema->contains("$ref") && ref_is_alone_ && key != "$ref") continue;
+    is_known = is_known && join(negation_of(schema, key, value));
+  }
+  open_.pop_back();
+  return is_known ? Negation(std::move(all)) : std::nullopt;
+}
+
+/// The same for one keyword of a schema.
+std::optional<std::vector<Json>> SchemaReader::negation_of(const Json* schema, const std::string& key,
+                                                           const Json& value) {
+  const auto is = [&](const char* keyword) {
+    return schema->contains(keyword) && schema->at(keyword) == true;
+  };
+  const auto limit = [&](const char* type, const char* keyword, double number) {
+    return std::vector<Json>{{{"type", type}, {keyword, number}}};
+  };
+  std::vector<Json> all;
+  if (key == "type") {
+    return std::vector<Json>{{{"not", {{"type", value}, {"nullable", is("nullable")}}}}};
+  } else if (key == "enum" || key == "const") {
+    return other_values(key == "enum" ? value.get<std::vector<Json>>() : std::vector<Json>{value});
+  } else if (key == "minimum") {
+    return limit("number", is("exclusiveMinimum") ? "maximum" : "exclusiveMaximum", value.get<double>());
+  } else if (key == "maximum") {
+    return limit("number", is("exclusiveMaximum") ? "minimum" : "exclusiveMinimum", value.get<double>());
+  } else if (key == "exclusiveMinimum" || key == "exclusiveMaximum") {
+    if (value.is_boolean()) return all;
+    return limit("number", key == "exclusiveMinimum" ? "maximum" : "minimum", value.get<double>());
+  } else if (key == "minLength" || key == "minItems" || key == "minProperties") {
+    if (value == 0) return all;
+    const std::string of = key.substr(3);
+    return limit(type_with(of), ("max" + of).c_str(), value.get<double>() - 1);
+  } else if (key == "maxLength" || key == "maxItems" || key == "maxProperties") {
+    const std::string of = key.substr(3);
+    return limit(type_with(of), ("min" + of).c_str(), value.get<double>() + 1);
+  } else if (key == "required") {
+    for (const Json& name : value)
+      all.push_back({{"type", "object"}, {"properties", {{name.get<std::string>(), false}}}});
+  } else if (key == "properties") {
+    for (const auto& [name, one] : value.items()) {
+      const auto none = negation(at(&one, paths_.at(schema) + "/properties/" + in_pointer(name)));
+      if (!none) return none;
+      if (none->empty()) continue;
+      all.push_back({{"type", "object"},
+                     {"required", Json::array({name})},
+                     {"properties", {{name, {{"anyOf", *none}}}}}});
+    }
+  } else if (key == "pattern") {
+    all.push_back({{"type", "string"}, {"not", {{"pattern", value}}}});
+  } else if (key == "$ref") {
+    return negation(referred(schema));
+  } else if (key == "not") {
+    all.push_back(value);
+  } else if (key == "allOf" || key == "anyOf") {
+    Json none_holds = Json::array();
+    for (const Json* one : listed(schema, key)) {
+      const auto none = negation(one);
+      if (!none) return none;
+      if (key == "allOf") all.insert(all.end(), none->begin(), none->end());
+      if (key == "anyOf" && none->empty()) return none;
+      none_holds.push_back({{"anyOf", *none}});
+    }
+    if (key == "anyOf") all.push_back({{"allOf", none_holds}});
+  } else if ((key == "items" || key == "additionalItems" || key == "additionalProperties") &&
+             (value == true || value == Json::object())) {
+    // They allow all.
+  } else if (key != "nullable" && key != "$id" && key != "id" && !(key == "uniqueItems" && value == false)) {
+    for (const auto* list : {&kKeywords, &kNotBuilt})
+      if (std::ranges::find(*list, key) != list->end()) return std::nullopt;
+  }
+  return all;
+}
+
+/// Schemas of all values but these. Nothing for a list or an object among them.
+std::optional<std::vector<Json>> SchemaReader::other_values(const std::vector<Json>& values) {
+  std::set<std::string> types, strings;
+  std::set<double> numbers;
+  std::set<bool> booleans;
+  for (const Json& value : values) {
+    if (value.is_structured()) return std::nullopt;
+    types.insert(value.is_number() ? "number" : value.type_name());
+    if (value.is_number()) numbers.insert(value.get<double>());
+    if (value.is_string()) strings.insert(value.get<std::string>());
+    if (value.is_boolean()) booleans.insert(value.get<bool>());
+  }
+  if (values.empty()) return std::vector<Json>{true};
+  std::vector<Json> all{{{"not", {{"type", types}}}}};
+  if (booleans.size() == 1) all.push_back({{"const", !*booleans.begin()}});
+  if (!strings.empty()) all.push_back({{"type", "string"}, {"not", {{"enum", strings}}}});
+  // What is below the first number, between two of them, and above the last.
+  Json below{{"type", "number"}};
+  for (const double number : numbers) {
+    below["exclusiveMaximum"] = number;
+    all.push_back(below);
+    below = {{"type", "number"}, {"exclusiveMinimum", number}};
+  }
+  if (!numbers.empty()) all.push_back(below);
+  return all;
 }
 
 /// What holds for a member that others depend on: it is not there, or they are as the keyword says.
@@ -335,6 +478,17 @@ std::vector<Schemas> SchemaReader::dependent(const Json* schema, const std::stri
   // Values that are no objects depend on nothing.
   all.push_back({made({{"type", {"null", "boolean", "number", "string", "array"}}}, path)});
   return all;
+}
+
+const Json* SchemaReader::excluded(const Json* schema) {
+  if (!schema->contains("not") || !schema->at("not").is_object()) return nullptr;
+  const Json& none = schema->at("not");
+  const auto is_string = [](const Json& value) { return value.is_string(); };
+  const bool is_plain = none.contains("type") ? none.size() == (none.contains("nullable") ? 2 : 1)
+                        : none.contains("enum")
+                            ? none.size() == 1 && std::ranges::all_of(none.at("enum"), is_string)
+                            : none.size() == 1 && none.contains("pattern");
+  return is_plain ? &none : nullptr;
 }
 
 const Json* SchemaReader::made(Json schema, const std::string& path) {
@@ -432,10 +586,13 @@ void SchemaReader::check(const Json* schema) {
       need(value.is_object(), "an object");
     } else if (key == "prefixItems") {
       need(value.is_array(), "a list of schemas");
+    } else if (key == "not") {
+      const Json* const inner = within(schema, key);
+      if (excluded(schema) != nullptr) check(inner);
     } else if (key == "nullable") {
       need(value.is_boolean(), "true or false");
     } else if (key == "items" || key == "additionalItems" || key == "additionalProperties" || key == "$ref" ||
-               key == "const") {
+               key == "const" || key == "if" || key == "then" || key == "else") {
       // These are read where they are used.
     } else if ((key == "$id" || key == "id") &&
                (is_root || !value.is_string() || value.get<std::string>().starts_with("#"))) {
@@ -456,6 +613,14 @@ bool SchemaReader::is_whole(const Json& value) {
 }
 
 int SchemaReader::types_of(const Json* schema) const {
+  const int types = named_types(schema);
+  const Json* const none = excluded(schema);
+  if (none != nullptr && none->contains("type")) return types & ~named_types(none);
+  if (none != nullptr && none->contains("pattern")) return types & kString;  // it holds for all other values
+  return types;
+}
+
+int SchemaReader::named_types(const Json* schema) const {
   if (!schema->contains("type")) return kAllTypes;
   static const std::map<std::string, int> known{
       {"null", kNull},     {"boolean", kBoolean}, {"integer", kWhole}, {"number", kWhole | kFraction},
@@ -506,19 +671,28 @@ bool SchemaReader::is_valid(const Json& value, const Schemas& all) const {
   for (const Json* schema : all) {
     for (const auto& [key, limit] : schema->items()) {
       const bool is_string = value.is_string(), is_list = value.is_array(), is_object = value.is_object();
-      const bool of_string = key == "minLength" || key == "maxLength";
-      if ((is_string && (key == "pattern" || key == "format")) ||
-          (is_list && (key == "items" || key == "prefixItems" || key == "minItems" || key == "maxItems")) ||
-          (is_object && (key == "properties" || key == "required" || key == "additionalProperties" ||
-                         key == "patternProperties" || key == "minProperties" || key == "maxProperties")))
+      if ((is_string && key == "format") || (is_list && (key == "items" || key == "prefixItems")) ||
+          (is_object && (key == "properties" || key == "additionalProperties" || key == "patternProperties")))
         fail(schema, key, "beside enum or const, this keyword is not supported");
-      if (is_string && of_string) {
-        const std::string& text = value.get_ref<const std::string&>();
-        const auto length =
-            static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-        if (key == "minLength" ? length < limit.get<double>() : length > limit.get<double>()) return false;
+      if (is_string) {
+        if (key == "pattern" && !matches(schema, limit.get<std::string>(), value)) return false;
+      }
+      if (is_object && key == "required" &&
+          !std::ranges::all_of(limit, [&](const Json& name) { return value.contains(name); }))
+        return false;
+      for (const auto& [is_such, of] : {std::pair(is_string, "Length"), std::pair(is_list, "Items"),
+                                        std::pair(is_object, "Properties")}) {
+        const double size = is_string ? characters_in(value) : static_cast<double>(value.size());
+        if (is_such && key == std::string("min") + of && size < limit.get<double>()) return false;
+        if (is_such && key == std::string("max") + of && size > limit.get<double>()) return false;
       }
     }
+    const Json* const none = excluded(schema);
+    if (none != nullptr && value.is_string() &&
+        (none->contains("pattern")
+             ? matches(schema, none->at("pattern"), value)
+             : none->contains("enum") && std::ranges::count(none->at("enum"), value) > 0))
+      return false;
     if (value.is_number()) {
       const Bounds bounds = bounds_of({schema});
       const double number = value.get<double>();

@@ -100,6 +100,10 @@ class SchemaReader {
   /// The names in their lists `required`, in the written order.
   static std::vector<std::string> required_in(const Schemas& all);
 
+  /// What `not` excludes, if these are types or strings: those of a list, or those that match a pattern. Any
+  /// other `not` is among the alternatives. Otherwise nullptr.
+  static const Json* excluded(const Json* schema);
+
   static bool is_whole(const Json& number);
 
   /// What stands between the quotation marks of a name that one of the patterns in patternProperties matches.
@@ -111,15 +115,21 @@ class SchemaReader {
   const Json* property(const Json* schema, const std::string& name);
   Schemas with_patterns(const Json* schema, const std::set<std::string>& patterns);
   bool matches(const Schemas& all, const std::string& pattern, const std::string& name) const;
+  bool matches(const Json* schema, const std::string& pattern, const std::string& text) const;
   const Json* referred(const Json* schema);
   void check(const Json* schema);
   int types_of(const Json* schema) const;
+  int named_types(const Json* schema) const;
   bool is_valid(const Json& value, const Schemas& all) const;
   std::vector<Schemas> both(const std::vector<Schemas>& some, const std::vector<Schemas>& others,
                             const Json* place);
   std::vector<Schemas> alternatives(const Json* schema);
   std::vector<Schemas> one_of(const Json* schema);
-  std::optional<std::vector<Schemas>> none_of(const Json* schema);
+  std::vector<Schemas> conditional(const Json* schema);
+  std::vector<Schemas> none_of(const Json* schema, const Json* user, const char* keyword);
+  std::optional<std::vector<Json>> negation(const Json* schema);
+  std::optional<std::vector<Json>> negation_of(const Json* schema, const std::string& key, const Json& value);
+  static std::optional<std::vector<Json>> other_values(const std::vector<Json>& values);
   std::vector<Schemas> dependent(const Json* schema, const std::string& keyword, const std::string& name);
   const Json* made(Json schema, const std::string& path);
   bool exclude(const Schemas& one, const Schemas& other, int depth);

@@ -29,11 +29,17 @@ def schema(draw, depth):
         return {"anyOf": [schema(draw, depth - 1) for _ in range(draw.randint(1, 3))]}
     if depth > 0 and kind < 0.2:
         return {"allOf": [schema(draw, depth - 1), schema(draw, depth - 1)]}
-    if kind < 0.25:
+    if depth > 0 and kind < 0.26:
+        return {"oneOf": [schema(draw, depth - 1) for _ in range(draw.randint(2, 3))]}
+    if depth > 0 and kind < 0.29:
+        return {"not": schema(draw, depth - 1)}
+    if depth > 0 and kind < 0.33:
+        return {keyword: schema(draw, depth - 1) for keyword in ("if", "then", "else") if keyword == "if" or draw.random() < 0.8}
+    if kind < 0.37:
         return {"$ref": draw.choice(["#/$defs/one", "#/$defs/tree"])}
-    if kind < 0.32:
+    if kind < 0.42:
         return draw.choice([True, True, False, {}])
-    if kind < 0.4:
+    if kind < 0.48:
         return {"enum": draw.sample([None, True, 0, 1.0, "a", "ab", [1, "a"], {"a": 1, "b": []}], draw.randint(1, 4))}
     made = {}
     types = draw.sample(["null", "boolean", "integer", "number", "string", "array", "object"], draw.choice([1, 1, 1, 2, 3]))
@@ -67,6 +73,7 @@ def schema(draw, depth):
             made["dependentSchemas"] = {draw.choice(NAMES): {"properties": {draw.choice(NAMES): schema(draw, 0)}}}
         if draw.random() < 0.15:
             made["oneOf"] = [{"required": [name]} for name in draw.sample(NAMES, 2)]
+        made |= {keyword: draw.randint(0, 4) for keyword in ("minProperties", "maxProperties") if draw.random() < 0.2}
         if draw.random() < 0.5:
             made["additionalProperties"] = draw.choice([False, schema(draw, depth - 1)])
     return made
@@ -87,9 +94,12 @@ def near(draw, schema, root, depth=4):
         return document(draw, 1)
     if "$ref" in schema:
         return near(draw, root["$defs"][schema["$ref"].split("/")[-1]], root, depth - 1)
-    for keyword in ("anyOf", "allOf"):
-        if keyword in schema:
+    for keyword in ("anyOf", "allOf", "oneOf"):
+        if keyword in schema and "properties" not in schema:
             return near(draw, draw.choice(schema[keyword]), root, depth)
+    for keyword in draw.sample(["if", "then", "else", "not"], 4):
+        if keyword in schema:
+            return near(draw, schema[keyword], root, depth)
     if "enum" in schema:
         return draw.choice(schema["enum"])
     kind = schema.get("type", draw.choice(["string", "array", "object"]))
