@@ -48,6 +48,9 @@ class Constraint {
   static std::shared_ptr<Constraint> of_json_schema(std::string_view schema,
                                                     std::shared_ptr<const SortedTokens> tokens);
 
+  /// The grammar of the texts.
+  const GrammarRules& rules() const { return *rules_; }
+
   /// How much of a text was read. A new one is for a new text.
   struct Place {
     int generation = -1, state = 0;

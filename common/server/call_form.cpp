@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/text/code_points.h"
+#include "common/text/stack_automaton.h"
 #include "object_members.h"
 
 namespace staircase {
@@ -83,6 +85,24 @@ void shift(RegexPart& part, std::size_t first) {
   for (RegexPart& one : part.parts) shift(one, first);
 }
 
+/// Adds rules to others, and returns the first of them.
+std::size_t add_rules(GrammarRules more, GrammarRules& rules) {
+  const std::size_t first = rules.size();
+  for (GrammarRule& rule : more) {
+    shift(rule.part, first);
+    rules.push_back(std::move(rule));
+  }
+  return first;
+}
+
+bool may_begin_with(const GrammarRules& rules, std::string_view text) {
+  const auto shared = std::make_shared<const GrammarRules>(rules);
+  StackAutomaton automaton(shared);
+  StackAutomaton::Stacks stacks = automaton.start(shared->front().part);
+  for (const char byte : text) stacks = automaton.after(stacks, byte);
+  return !stacks.empty();
+}
+
 /// Adds rules for what may follow the first 0, 1, 2 … bytes of the marker in a text. Together they are an
 /// automaton that finds the marker (Knuth, Morris and Pratt 1977). A text may end everywhere, and after the
 /// marker come the calls. Returns the first of the rules.
@@ -122,7 +142,7 @@ std::optional<CallForm> call_form_of(ChatPrompts& prompts) {
 }
 
 GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction>& functions, bool must_call,
-                          bool may_repeat) {
+                          bool may_repeat, const GrammarRules& format) {
   constexpr std::size_t kCalls = 1;
   GrammarRules rules{{"root", {}}, {"calls", {}}};
   RegexPart call{Kind::kChoice};
@@ -133,12 +153,8 @@ GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction
     } catch (const UsageError& error) {
       throw UsageError("the parameters of {}: {}", name, error.what());
     }
-    const std::size_t first = rules.size();
-    call.parts.push_back(sequence({bytes_of(name + form.middle), rule_part(first)}));
-    for (GrammarRule& rule : own) {
-      shift(rule.part, first);
-      rules.push_back(std::move(rule));
-    }
+    call.parts.push_back(
+        sequence({bytes_of(name + form.middle), rule_part(add_rules(std::move(own), rules))}));
   }
   // The marker is read before.
   RegexPart calls = sequence({bytes_of(form.begin.substr(form.marker.size())), call, bytes_of(form.end)});
@@ -148,8 +164,16 @@ GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction
     calls = sequence({calls, more});
   }
   rules[kCalls].part = std::move(calls);
-  rules[0].part = must_call ? sequence({bytes_of(form.marker), rule_part(kCalls)})
-                            : rule_part(add_text_rules(form, kCalls, rules));
+  RegexPart marked = sequence({bytes_of(form.marker), rule_part(kCalls)});
+  if (must_call) {
+    rules[0].part = std::move(marked);
+  } else if (format.empty()) {
+    rules[0].part = rule_part(add_text_rules(form, kCalls, rules));
+  } else {
+    if (may_begin_with(format, form.marker))
+      throw UsageError("a text of the format may begin with {}, as this model's calls do", form.marker);
+    rules[0].part = {Kind::kChoice, {std::move(marked), rule_part(add_rules(format, rules))}};
+  }
   return rules;
 }
 

@@ -108,18 +108,14 @@ Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& 
   return prompt;
 }
 
-/// The functions that the answer may call, if there are some. `other` is what limits the text already.
-std::optional<Tools> tools_of(JsonOptions& values, std::string_view body, const ServedModel& model,
-                              const TextConstraint* other) {
+/// The functions that the answer may call, if there are some.
+std::optional<Tools> tools_of(JsonOptions& values, std::string_view body, const ServedModel& model) {
   const std::vector<std::string> keys{"tools", "tool_choice", "parallel_tool_calls"};
   if (std::ranges::none_of(keys, [&](const std::string& key) { return values.find(key) != nullptr; }))
     return {};
   Tools tools = read_tools(nlohmann::ordered_json::parse(body));
   if (tools.functions.empty()) return {};
   if (!model.call_form) throw unknown_form();
-  if (other != nullptr)
-    throw HttpError(400, fmt::format("tools and {} both limit the text: use one of them", other->key()),
-                    "tools");
   return tools;
 }
 
@@ -142,18 +138,20 @@ void make_constraint(std::string_view body, const ServedModel& model) {
   struct WithoutPrompt : CompletionRequest {
     WithoutPrompt(std::string_view body, const ServedModel& model)
         : CompletionRequest(body, model, chat_keys(), model.chat_defaults) {
-      if (const auto tools = tools_of(*body_, body, model, constraint.get()))
-        calls_constraint(*body_, *tools, model);
+      if (const auto tools = tools_of(*body_, body, model))
+        calls_constraint(*body_, *tools, constraint.get(), model);
     }
   };
   WithoutPrompt(body, model);
 }
 
 void ChatRequest::read_calls(std::string_view body, const ServedModel& model) {
-  const auto tools = tools_of(*body_, body, model, constraint.get());
+  const auto tools = tools_of(*body_, body, model);
   if (!tools) return;
-  constraint = calls_constraint(*body_, *tools, model);
+  has_format_ = constraint != nullptr;
+  constraint = calls_constraint(*body_, *tools, constraint.get(), model);
   calls = model.call_form;
+  calls->is_whole_text |= has_format_;
   may_think_ = !tools->must_call && !calls->is_whole_text;
 }
 
@@ -173,7 +171,7 @@ void ChatRequest::read_reasoning() {
   bool separates = false;
   reject_errors("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
   if (separates) within_reasoning = ends_within_reasoning(rendered_.text);
-  if (separates && calls && calls->is_whole_text) {
+  if (separates && calls && calls->is_whole_text && !has_format_) {
     throw HttpError(400,
                     "this model's calls are whole answers, without thoughts before them: leave out "
                     "separate_reasoning, or tools",

@@ -28,7 +28,8 @@ class ChatRequest : public CompletionRequest {
   void read_reasoning();
 
   Rendered rendered_;
-  bool may_think_ = false;  // although the answer is constrained
+  bool has_format_ = false;  // for an answer without a call
+  bool may_think_ = false;   // although the answer is constrained
 };
 
 /// Makes the constraint of a chat, so that a ChatRequest finds it there. Throws HttpError as ChatRequest

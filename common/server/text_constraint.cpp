@@ -106,7 +106,8 @@ const std::vector<std::pair<std::string, Reader>>& readers() {
   return all;
 }
 
-std::shared_ptr<Constraint> made(const Given& given, Constraints& constraints) {
+std::shared_ptr<TextConstraint> made(const std::string& body_key, const Given& given,
+                                     const ServedModel& model) {
   const std::string& key = given.key;
   const Kind kind = given.kind;
   const Json& value = given.value;
@@ -120,19 +121,20 @@ std::shared_ptr<Constraint> made(const Given& given, Constraints& constraints) {
       refuse_value(key, value, "a list of one or more texts");
   }
   const std::string text = is_text ? value.get<std::string>() : value.dump();
-  return constraints.find_or_make(
-      fmt::format("{} {}", static_cast<int>(kind), text), [&](std::shared_ptr<const SortedTokens> tokens) {
-        switch (kind) {
-          case Kind::kJson:
-            return Constraint::of_json_schema(text, std::move(tokens));
-          case Kind::kRegex:
-            return Constraint::of_regex(text, std::move(tokens));
-          case Kind::kChoice:
-            return Constraint::of_choices(value.get<std::vector<std::string>>(), std::move(tokens));
-          default:
-            return Constraint::of_grammar(parse_grammar(text), std::move(tokens));
-        }
-      });
+  const std::string name = fmt::format("{} {}", static_cast<int>(kind), text);
+  auto constraint = model.constraints->find_or_make(name, [&](std::shared_ptr<const SortedTokens> tokens) {
+    switch (kind) {
+      case Kind::kJson:
+        return Constraint::of_json_schema(text, std::move(tokens));
+      case Kind::kRegex:
+        return Constraint::of_regex(text, std::move(tokens));
+      case Kind::kChoice:
+        return Constraint::of_choices(value.get<std::vector<std::string>>(), std::move(tokens));
+      default:
+        return Constraint::of_grammar(parse_grammar(text), std::move(tokens));
+    }
+  });
+  return std::make_shared<TextConstraint>(body_key, name, std::move(constraint), model.ends);
 }
 
 /// A constraint decides where a text ends.
@@ -213,28 +215,24 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
         400, fmt::format("{} and {} both limit the text: use one of them", given.key, all[1].second.key),
         all[1].first);
   require_own_end(key, values, model);
-  return std::make_shared<TextConstraint>(
-      key, reject_errors(key, [&, &given = given] { return made(given, *model.constraints); }), model.ends);
+  return reject_errors(key, [&, &key = key, &given = given] { return made(key, given, model); });
 }
 
 std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
-                                                 const ServedModel& model) {
+                                                 const TextConstraint* format, const ServedModel& model) {
   const std::string key = "tools";
   require_own_end(key, values, model);
   std::string name = fmt::format("{} {}{}", key, tools.must_call, tools.may_repeat);
   for (const CalledFunction& one : tools.functions) name += fmt::format(" {} {}", one.name, one.parameters);
-  return std::make_shared<TextConstraint>(
-      key,
-      reject_errors(key,
-                    [&] {
-                      return model.constraints->find_or_make(
-                          name, [&](std::shared_ptr<const SortedTokens> tokens) {
-                            return Constraint::of_grammar(answer_rules(*model.call_form, tools.functions,
-                                                                       tools.must_call, tools.may_repeat),
-                                                          std::move(tokens));
-                          });
-                    }),
-      model.ends);
+  if (format != nullptr) name += " or " + format->name();
+  const auto make = [&](std::shared_ptr<const SortedTokens> tokens) {
+    return Constraint::of_grammar(
+        answer_rules(*model.call_form, tools.functions, tools.must_call, tools.may_repeat,
+                     format == nullptr ? GrammarRules() : format->rules()),
+        std::move(tokens));
+  };
+  auto constraint = reject_errors(key, [&] { return model.constraints->find_or_make(name, make); });
+  return std::make_shared<TextConstraint>(key, name, std::move(constraint), model.ends);
 }
 
 }  // namespace staircase

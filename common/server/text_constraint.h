@@ -48,11 +48,13 @@ class Constraints {
 /// The constraint of one request.
 class TextConstraint {
  public:
-  /// `key` is the body's.
-  TextConstraint(std::string key, std::shared_ptr<Constraint> constraint, EndTokens ends)
-      : key_(std::move(key)), keep_{std::move(constraint)}, ends_(std::move(ends)) {}
+  /// `key` is the body's, and equal constraints have the same name.
+  TextConstraint(std::string key, std::string name, std::shared_ptr<Constraint> constraint, EndTokens ends)
+      : key_(std::move(key)), name_(std::move(name)), keep_{std::move(constraint)}, ends_(std::move(ends)) {}
 
   const std::string& key() const { return key_; }
+  const std::string& name() const { return name_; }
+  const GrammarRules& rules() const { return keep_.constraint->rules(); }
 
   /// For a row of its own.
   KeepConstraint row() const { return keep_; }
@@ -65,7 +67,7 @@ class TextConstraint {
   std::optional<HttpError> fault() const;
 
  private:
-  const std::string key_;
+  const std::string key_, name_;
   const KeepConstraint keep_;
   const EndTokens ends_;
   mutable std::mutex mutex_;
@@ -78,9 +80,9 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
                                                 const ServedModel& model);
 
 /// The constraint of an answer that may, or must, call functions of which there is at least one. The model
-/// has a form for that. Throws as above.
+/// has a form for that. `format`, or nullptr, is for answers without a call. Throws as above.
 std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
-                                                 const ServedModel& model);
+                                                 const TextConstraint* format, const ServedModel& model);
 
 /// The keys that read_constraint reads.
 const std::vector<std::string>& constraint_keys();

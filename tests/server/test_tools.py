@@ -103,6 +103,33 @@ class Tools(unittest.TestCase):
             self.assertEqual(said["tool_calls"], [])
             self.assertIn(reason, ("stop", "length"))
 
+    def test_beside_a_format_an_answer_is_calls_or_a_text_of_it(self):
+        form = {"type": "object", "properties": {"word": {"enum": ["fox", "<tool_call>"]}}, "required": ["word"],
+                "additionalProperties": False}
+        keys = {"tools": [NOTHING], "response_format": {"type": "json_schema", "json_schema": {"name": "form", "schema": form}}}
+        (brace,) = post(self.server, "/tokenize", {"prompt": "{", "add_special_tokens": False})[2]["tokens"]
+        (less,) = post(self.server, "/tokenize", {"prompt": "<", "add_special_tokens": False})[2]["tokens"]
+        for seed in range(6):
+            for choice, bias in (("auto", {brace: 60}), ("auto", {less: 60}), ("required", {}), ("none", {}), (choice_of("nothing"), {})):
+                with self.subTest(choice=choice, bias=bias, seed=seed):
+                    more = {**keys, "tool_choice": choice, "seed": seed, "logit_bias": {str(id): value for id, value in bias.items()}}
+                    answer = self.choice(**more)
+                    said, reason = self.merged(parallel_tool_calls=False, **more)
+                    message = answer["message"]
+                    self.assertEqual((said["tool_calls"], reason),
+                                     ([call["function"] for call in message.get("tool_calls", [])], answer["finish_reason"]))
+                    self.assertEqual(said["content"] or None, message["content"])
+                    if choice == "none" or bias == {brace: 60}:
+                        self.assertIn(json.loads(message["content"])["word"], form["properties"]["word"]["enum"])
+                        self.assertEqual(answer["finish_reason"], "stop")
+                    else:
+                        self.assertIsNone(message["content"])
+                        self.assertEqual([(call["function"]["name"], json.loads(call["function"]["arguments"]))
+                                          for call in message["tool_calls"]], [("nothing", {})])
+                        self.assertEqual(answer["finish_reason"], "tool_calls")
+        status, _, refused = post(self.server, "/v1/chat/completions", {"messages": [user("Who?")], "tools": [NOTHING], "guided_regex": ".*"})
+        self.assertEqual((status, refused["error"]["param"]), (400, "tools"))
+
     def test_a_conversation_goes_on_with_the_results_of_its_calls(self):
         messages = [user("Who?")]
         for seed in range(3):

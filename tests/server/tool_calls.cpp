@@ -10,7 +10,9 @@
 #include "common/server/call_split.h"
 #include "common/server/chat_request.h"
 #include "common/server/tools.h"
+#include "common/text/json_schema.h"
 #include "grammar.h"
+#include "object_members.h"
 #include "row.h"
 #include "tests/error_message.h"
 
@@ -275,6 +277,49 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("with a format, an answer is calls alone or a text of the format") {
+  const GrammarRules format = json_schema_rules(
+      R"({"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"],
+                            "additionalProperties": false})",
+      written_members);
+  std::mt19937 random(1);
+  for (const std::string& source : {kHermes, kLlama}) {
+    const CallForm form = form_of(source).value();
+    const Grammar either(answer_rules(form, functions(), false, true, format)),
+        calls(answer_rules(form, functions(), true, true, format)),
+        calls_alone(answer_rules(form, functions(), true, true));
+    const auto accepts = [](const Grammar& grammar, const std::string& text) {
+      return grammar.accepts(grammar.after(grammar.start(), text));
+    };
+    for (const std::string text : {R"({"said": "Hi"})", R"({"said": ""})", R"({"said": "<tool_call>\n"})"}) {
+      CHECK(accepts(either, text));
+      CHECK_FALSE(accepts(calls, text));
+      // The reader of an answer takes it for one without calls.
+      CallForm whole = form;
+      whole.is_whole_text = true;
+      CallSplit split(whole);
+      const SplitCalls parts = split.push(text);
+      CHECK(parts.content + split.finish() == text);
+      CHECK(parts.calls.empty());
+    }
+    int valid = 0;
+    for (int i = 0; i < 2000; ++i) {
+      const std::string text = drawn(form, random);
+      CAPTURE(text);
+      const bool is_call = accepts(calls_alone, text);
+      valid += is_call;
+      REQUIRE(accepts(either, text) == is_call);
+      REQUIRE(accepts(calls, text) == is_call);
+    }
+    CHECK(valid > 100);
+    const GrammarRules any = json_schema_rules(R"({"type": "object"})", written_members);
+    CHECK(error_message([&] { answer_rules(form, functions(), false, true, any); }) ==
+          (form.is_whole_text ? "a text of the format may begin with {\"name\": \", as this model's calls do"
+                              : ""));
+    CHECK(error_message([&] { answer_rules(form, functions(), true, true, any); }) == "");
+  }
+}
+
 TEST_CASE("a call that is cut off keeps its arguments so far, and nothing of it before they begin") {
   for (const std::string& source : {kHermes, kLlama}) {
     const CallForm form = form_of(source).value();
@@ -389,8 +434,8 @@ TEST_CASE("what a body says about functions is valid, or is refused with its pla
           {R"(, "tool_choice": "auto")", "tool_choice: tool_choice needs tools, and there are none"},
           {R"(, "tools": [], "tool_choice": "required")", "tool_choice: tool_choice needs tools, "},
           {both + R"(, "parallel_tool_calls": 1)", "parallel_tool_calls: "},
-          {both + R"(, "response_format": {"type": "json_object"})",
-           "tools: tools and response_format both limit the text: use one of them"},
+          {both + R"(, "guided_regex": ".*")",
+           "tools: a text of the format may begin with <tool_call>, as this model's calls do"},
           {both + R"(, "ignore_eos": true)", "ignore_eos: tools decides where a text ends, "},
           {both + R"(, "chat_template_kwargs": {"tools": [1]})", "chat_template_kwargs: "}}) {
     const auto& more = more_;  // clang 14 captures no structured binding
@@ -400,7 +445,10 @@ TEST_CASE("what a body says about functions is valid, or is refused with its pla
     CHECK(begins_with(refused, "400 " + message));
   }
   CHECK(refusal(both + R"(, "tool_choice": "none", "response_format": {"type": "json_object"})") == "");
-  CHECK(refusal(both + R"(, "response_format": {"type": "text"})") == "");
+  for (const char* const format : {R"({"type": "text"})", R"({"type": "json_object"})"})
+    for (const char* const choice : {"auto", "required", "none"})
+      CHECK(refusal(fmt::format(R"({}, "tool_choice": "{}", "response_format": {})", both, choice, format)) ==
+            "");
   CHECK(
       refusal(function(fmt::format(R"("name": "{}", "description": null, "parameters": null, "strict": null)",
                                    std::string(64, 'a')))) == "");
@@ -494,6 +542,12 @@ TEST_CASE("thoughts may precede calls that are free, in a form that has calls wi
   CHECK(begins_with(refusal(tools(R"(, "tool_choice": "required")"), kUser, thinks),
                     "400 separate_reasoning: the template lets this answer begin with thoughts"));
   CHECK(refusal(tools(R"(, "tool_choice": "required")")) == "");
+  // With a format, the whole answer is constrained, as without functions.
+  const char* const format = R"(, "guided_json": {"type": "integer"})";
+  CHECK(begins_with(refusal(tools(format), kUser, thinks),
+                    "400 separate_reasoning: the template lets this answer begin with thoughts"));
+  CHECK(refusal(tools(format)) == "");
+  CHECK(refusal(tools(format), kUser, kLlama) == "");
   CHECK(begins_with(refusal(tools(""), kUser, kLlama),
                     "400 separate_reasoning: this model's calls are whole answers"));
 }
