@@ -624,19 +624,28 @@ class Errors(unittest.TestCase):
         tool = ROOT / "tools" / "bench"
         self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
         self.check(2, "not a list of numbers", tool, "--threads", "1,none")
-        self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
-        self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--scaling")
+        other = [["--products"], ["--scaling"], ["--sampling"], ["--peers"], ["--masks", "."]]
+        for measure in other:
+            self.check(2, "--batch is for measuring a model", tool, "--batch", "2", *measure)
+        for measure in [*other[:3], other[4], ["--changes"], ["--rungs", "matvec"], ["--pair", "--shape", "124m"]]:
+            self.check(2, "--record takes the name of this machine", tool, "--record", "x", *measure)
         self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
-        self.check(2, "--changes measures eight models of its own", tool, "--changes", "--dtype", "int8")
+        settings = [["--model", "tales-1m"], ["--shape", "124m"], ["--batch", "2"], ["--prompt-tokens", "3"],
+                    ["--dtype", "int8"], ["--threads", "1", "--cpu-time"]]
+        for setting in settings:
+            self.check(2, "--changes measures eight models of its own", tool, "--changes", *setting)
+            self.check(2, "--rungs takes --threads N", tool, "--rungs", "matvec", *setting)
+        self.check(2, "--rungs takes --threads N", tool, "--rungs", "matvec", "--threads", "1,2")
+        for setting in [settings[1], ["--rounds", "2"], *settings[3:5], ["--threads", "2"]]:
+            self.check(2, "--masks takes --model", tool, "--masks", ".", *setting)
         self.check(2, "--pair goes with --shape", tool, "--pair")
-        self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
-        self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
+        for measure in [*other, ["--rungs", "matvec"], ["--batch", "2"], ["--json", "figures.json"]]:
+            self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", *measure)
         self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
         self.check(2, "'0' is not a whole number of 1 or more", tool, "--peers", "--context", "0")
         self.check(2, "--context goes with --peers", tool, "--context", "16")
         self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
         self.check(2, "--record takes the name of this machine", tool, "--record", " ")
-        self.check(2, "--record takes the name of this machine", tool, "--record", "x", "--scaling")
         for wrong in ("7", "8-7", "0-g"):
             self.check(2, f"'{wrong}' is not a range of digits", tool, "--masks", ".", "--share", wrong)
         self.check(2, "--share goes with --masks", tool, "--share", "0-7")
