@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -91,6 +92,50 @@ TEST_CASE("a nucleus is decided by the largest logits if it is among them") {
   CHECK(share_decided(cold, 1024, 12.0f) > 0.95);
   CHECK(share_decided(warm, 1024, 40.0f) > 0.9);
   CHECK(share_decided(nucleus, 1024, 1.0f) == 0.0);  // 90 % of all tokens belong to it
+}
+
+/// The sum that sum_of_others bounds, one logit after another.
+double added_up(const std::vector<float>& row, const LargestLogits& largest, double temperature) {
+  double sum = 0.0;
+  for (int token = 0; token < std::ssize(row); ++token) {
+    if (std::ranges::find(largest.tokens, token) != largest.tokens.end()) continue;
+    const double logit = row[static_cast<std::size_t>(token)];
+    sum += std::exp((logit - largest.values[0]) / temperature);
+  }
+  return sum;
+}
+
+TEST_CASE("the logits that are not there add up to a number between the bounds of their sum") {
+  for (const float temperature : {0.05f, 0.3f, 0.7f, 0.99f, 1.0f, 1.01f, 1.7f, 5.0f}) {
+    for (const std::size_t k : {1u, 3u, 11u}) {
+      for (unsigned seed = 0; seed < 50; ++seed) {
+        CAPTURE(temperature);
+        CAPTURE(k);
+        CAPTURE(seed);
+        const std::vector<float> row = random_row(seed, seed % 2 == 0 ? 1.0f : 8.0f, 12);
+        const Naive naive(row, k);
+        const double sum = added_up(row, naive.largest, temperature);
+        const SumRange range = sum_of_others(naive.largest, temperature);
+        CHECK_FALSE(range.of_none);
+        CHECK(range.least <= sum);
+        CHECK(sum <= range.most * (1.0 + 1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("the bounds are as narrow as what is known allows: where the others equal the last one, all is") {
+  for (const float temperature : {0.3f, 0.7f, 1.0f, 1.7f}) {
+    CAPTURE(temperature);
+    std::vector<float> row(12, 0.5f);
+    row[7] = 2.0f;
+    const Naive naive(row, 3);
+    const double sum = added_up(row, naive.largest, temperature);
+    const SumRange range = sum_of_others(naive.largest, temperature);
+    CHECK(range.most < sum * 1.001);
+    CHECK(range.least > (temperature == 1.0f ? sum * 0.999 : -1.0));
+    CHECK(sum_of_others(Naive(row, 12).largest, temperature).of_none);
+  }
 }
 
 TEST_CASE("nothing is drawn where the logits that are not there could be drawn") {

@@ -2,6 +2,7 @@
 #include "common/model/gguf.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <random>
@@ -323,6 +324,11 @@ TEST_CASE("a file in parts is opened by any of them") {
     CHECK(b == 2.0f);
     CHECK(file.file() == folder.path() / "model-00001-of-00003.gguf");
   }
+  for (int number = 1; number <= 3; ++number) {  // a name that is nothing else
+    const std::string rest = fmt::format("-0000{}-of-00003.gguf", number);
+    std::filesystem::rename(folder.path() / ("model" + rest), folder.path() / rest);
+  }
+  CHECK(GgufFile(folder.path() / "-00003-of-00003.gguf").tensors().size() == 2);
 }
 
 TEST_CASE("parts that are missing, duplicate or of another model are named") {
@@ -330,8 +336,10 @@ TEST_CASE("parts that are missing, duplicate or of another model are named") {
   const auto open = [&](const char* name) { return error_message([&] { GgufFile{folder.path() / name}; }); };
   folder.write("other.gguf", part(1, 3).bytes());
   CHECK(says(open("other.gguf"), "other.gguf", "one of 3 parts", "-of-00003.gguf"));
-  folder.write("-of-00003.gguf", part(1, 3).bytes());
-  CHECK(says(open("-of-00003.gguf"), "one of 3 parts", "its name does not end in -NNNNN"));
+  for (const char* name : {"-of-00003.gguf", "00001-of-00003.gguf"}) {
+    folder.write(name, part(1, 3).bytes());
+    CHECK(says(open(name), "one of 3 parts", "its name does not end in -NNNNN"));
+  }
   write_parts(folder);
   std::filesystem::remove(folder.path() / "model-00002-of-00003.gguf");
   CHECK(

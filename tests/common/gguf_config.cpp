@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/model/config.h"
+#include "common/model/family.h"
 #include "common/model/generation_config.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
@@ -116,6 +117,7 @@ TEST_CASE("a file of GPT-NeoX does not have all settings, and the assumed ones a
   REQUIRE(config.remarks.size() == 2);
   CHECK(says(config.remarks[0], "pythia.gguf", "rope_theta of 10000", "assumed"));
   CHECK(says(config.remarks[1], "pythia.gguf", "\"gelu\"", "assumed"));
+  CHECK(read_settings(kReference / "gguf-families/pythia.gguf").remarks == config.remarks);
   CHECK(gguf_config(GgufFile(kReference / "gguf-families/llama-3.gguf")).remarks.empty());
 }
 

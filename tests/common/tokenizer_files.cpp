@@ -335,6 +335,12 @@ TEST_CASE("ByteLevel splits by GPT-2's pattern unless the file says no, and is t
   CHECK(error_of(file) == "");
   file["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true;
   CHECK(says(error_of(file), "pretokenizers[1].add_prefix_space is true", "not supported after another cut"));
+  // tokenizers would put a space before each piece: "x\ny" of Llama 3 would be Ġx, Ġ, Ċ, Ġy.
+  json llama = shape("llama-3");
+  llama["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true;
+  CHECK(says(error_of(llama), "pretokenizers[1].add_prefix_space is true", "after another cut"));
+  llama["pre_tokenizer"]["pretokenizers"][1].erase("add_prefix_space");  // it has no default there
+  CHECK(says(error_of(llama), "add_prefix_space"));
 }
 
 TEST_CASE(

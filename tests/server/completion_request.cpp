@@ -387,12 +387,43 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
         "400 best_of: best_of is not implemented: leave it out or make it 1");
   CHECK(refusal(with(R"("max_completion_tokens": 5)")) ==
         "400 max_completion_tokens: max_completion_tokens is not implemented: leave it out");
-  for (const char* wrong :
-       {R"("suffix": "end")", R"("stop_token_ids": [5])", R"("prompt_logprobs": 1)", R"("messages": [])",
-        R"("mirostat": 2)", R"("typical_p": 0.9)", R"("num_beams": 4)", R"("n_predict": 5)"}) {
-    CAPTURE(wrong);
-    const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
-    CHECK(begins_with(refusal(with(wrong)), fmt::format("400 {}: {} is not implemented", key, key)));
+  struct Key {
+    const char *name, *plain, *wrong;  // the value that changes nothing, if there is one
+  };
+  for (const Key& key : std::initializer_list<Key>{{"suffix", R"("")", R"("end")"},
+                                                   {"stop_token_ids", "[]", "[5]"},
+                                                   {"include_stop_str_in_output", "false", "true"},
+                                                   {"max_new_tokens", nullptr, "5"},
+                                                   {"min_new_tokens", nullptr, "5"},
+                                                   {"n_predict", nullptr, "5"},
+                                                   {"messages", nullptr, "[]"},
+                                                   {"prompt_logprobs", nullptr, "1"},
+                                                   {"prompt_embeds", nullptr, R"("x")"},
+                                                   {"truncate_prompt_tokens", nullptr, "5"},
+                                                   {"tools", "[]", R"([{"type": "function"}])"},
+                                                   {"allowed_token_ids", nullptr, "[5]"},
+                                                   {"bad_words", "[]", R"(["x"])"},
+                                                   {"use_beam_search", "false", "true"},
+                                                   {"num_beams", "1", "4"},
+                                                   {"length_penalty", "1", "0"},
+                                                   {"early_stopping", "false", "true"},
+                                                   {"logits_processors", "[]", R"(["x"])"},
+                                                   {"repeat_penalty", "1", "1.1"},
+                                                   {"typical_p", "1", "0.9"},
+                                                   {"tfs_z", "1", "0.9"},
+                                                   {"top_a", "0", "0.1"},
+                                                   {"top_n_sigma", "-1", "1"},
+                                                   {"mirostat", "0", "2"},
+                                                   {"dynatemp_range", "0", "0.5"},
+                                                   {"xtc_probability", "0", "0.5"},
+                                                   {"dry_multiplier", "0", "0.8"}}) {
+    CAPTURE(key.name);
+    const auto refused = [&](const char* value) {
+      return refusal(with(fmt::format(R"("{}": {})", key.name, value)));
+    };
+    if (key.plain != nullptr) CHECK(refused(key.plain) == "");
+    CHECK(refused("null") == "");
+    CHECK(begins_with(refused(key.wrong), fmt::format("400 {0}: {0} is not implemented", key.name)));
   }
 }
 
