@@ -297,6 +297,9 @@ TEST_CASE("the program prints what beams need, and refuses more than the machine
   CHECK(contains(said("--num-beams 20 --max-new-tokens 2", 0),
                  "by formula: 20 beams need 0.5 MiB for a token each, 0.2 MiB for each further one"));
   CHECK(said("--num-beams 20 --max-new-tokens 1", 0).find("beams need") == std::string::npos);
+  CHECK(contains(
+      said("--num-beams 5000 --max-new-tokens 2 --model " STAIRCASE_SOURCE_TREE "/models/tales-1m", 0),
+      "by formula: 4096 beams need "));
   const std::string refusal = said("--num-beams 1100000000", 2);
   CHECK(contains(refusal,
                  "error: --num-beams is 1100000000, but their next tokens alone need 30078125 MiB, "

@@ -209,6 +209,17 @@ TEST_CASE("a client that leaves frees its rows before the next pass, and the oth
   for (const auto& left : {first, second, third, waits}) CHECK(left.client->answer.empty());
 }
 
+TEST_CASE("a client that leaves is forgotten although no other request follows") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 500);
+  CHECK(served.service.pass());
+  served.service.cancel(sent.reply);
+  auto model = std::async(std::launch::async, [&] { return served.service.pass(); });
+  CHECK(model.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  served.send(2, 1);  // would wake it
+  CHECK(model.get());
+}
+
 TEST_CASE("a client that leaves before the model's thread has checked costs no pass") {
   Served served(2, 10);
   const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");

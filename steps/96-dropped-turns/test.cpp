@@ -190,6 +190,14 @@ TEST_CASE("a long allowed answer takes no more than a quarter of the context fro
   const Answer answer = talk.ask(messages);
   CHECK(answer.dropped_messages == 0);
   CHECK(answer.finish_reason == FinishReason::kLength);
+  messages = turns(1, 10);
+  const auto dropped = [&](int length) {
+    while (prompt_tokens(messages) < length) messages.back().content += " the";
+    REQUIRE(prompt_tokens(messages) == length);
+    return talk.ask(messages).dropped_messages;
+  };
+  CHECK(dropped(512 - 128) == 0);
+  CHECK(dropped(512 - 127) > 0);
 }
 
 TEST_CASE("one question that is too long is refused, and the next one is answered") {

@@ -397,6 +397,17 @@ TEST_CASE("requests arrive from other threads while the model's thread serves") 
   }
 }
 
+TEST_CASE("a client that leaves is forgotten although no other request follows") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 500);
+  CHECK(served.service.pass());
+  served.service.cancel(sent.reply);
+  auto model = std::async(std::launch::async, [&] { return served.service.pass(); });
+  CHECK(model.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  served.service.drain();
+  CHECK(model.get());
+}
+
 TEST_CASE("a client that leaves before the model's thread has checked costs no pass") {
   Served served(2, 10);
   const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");

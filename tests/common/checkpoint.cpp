@@ -24,6 +24,7 @@
 
 #include "common/model/gguf_config.h"
 #include "common/model/gguf_types.h"
+#include "common/model/share.h"
 #include "kernels/half.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
@@ -325,6 +326,19 @@ TEST_CASE(
     CHECK(wide.array.rows == tensor.shape[0]);
     CHECK(wide.array.columns == tensor.shape[1]);
     CHECK(to_floats(wide.array) == expected);
+
+    const std::int64_t height = tensor.shape[0], width = tensor.shape[1];
+    const Slice some{height, height / 3 + 1, height / 2};
+    const std::vector<Slice> columns{{width, 3, width / 4}, {width, width / 2 + 1, width / 3}};
+    std::vector<float> wanted;
+    for (std::int64_t row = some.first; row < some.first + some.count; ++row) {
+      for (const Slice& slice : columns) {
+        const auto begin = expected.begin() + row * width + slice.first;
+        wanted.insert(wanted.end(), begin, begin + slice.count);
+      }
+    }
+    CHECK(to_floats(checkpoint.read(tensor, DType::kFloat32, some, columns).array) == wanted);
+
     const CheckpointArray narrow = checkpoint.read(tensor, DType::kBFloat16);
     CHECK(narrow.array.dtype == DType::kBFloat16);
     for (float& value : expected) value = float32_from_bfloat16(bfloat16_from_float32(value));

@@ -362,6 +362,15 @@ TEST_CASE("the two matrices of a gated MLP count as one, which may have 2^31 - 1
   CHECK(says(error(kMost + 1), "f: a matrix is 1 x 2147483648, more than the 2^31 - 1 values"));
 }
 
+TEST_CASE("queries, keys and values count as one matrix, each head of keys and of values once") {
+  json grouped = valid_of("mistral");
+  grouped.update({{"hidden_size", 1 << 14}, {"head_dim", 64}});
+  grouped.update({{"num_attention_heads", 1024}, {"num_key_value_heads", 512}});
+  CHECK(says(error_message([&] { read(grouped.dump()); }), "queries, keys and values", "16384 x 131072"));
+  grouped.update({{"num_attention_heads", 1022}, {"num_key_value_heads", 511}});
+  CHECK(error_message([&] { read(grouped.dump()); }) == "");
+}
+
 TEST_CASE("heads whose size is not a quotient of the width have the size in the file") {
   json settings = valid_of("mistral");
   settings["head_dim"] = 20;
@@ -699,6 +708,17 @@ TEST_CASE("types of layers that are not built are named") {
     CAPTURE(window.dump());
     CHECK(says(error_of("mistral", "sliding_window", window), "sliding_window is "));
   }
+}
+
+TEST_CASE("what the file and what the family report are both kept, and settings without effect are named") {
+  json settings = valid();
+  for (const char* name : {"reorder_and_upcast_attn", "add_cross_attention"}) settings[name] = true;
+  Settings file("f", settings);
+  file.remarks = {"of the file"};
+  const TemporaryFolder folder;
+  CHECK(read_config(file, folder.path()).remarks ==
+        std::vector<std::string>{"of the file", "reorder_and_upcast_attn has no effect here",
+                                 "add_cross_attention has no effect here"});
 }
 
 TEST_CASE("a window that is meant and not written is transformers' of 4,096") {

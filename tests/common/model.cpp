@@ -12,7 +12,9 @@
 #include <optional>
 #include <random>
 
+#include "common/decoding/static_kv_cache.h"
 #include "common/model/model_folder.h"
+#include "common/model/pass.h"
 #include "common/model/safetensors.h"
 #include "common/model/share.h"
 #include "common/model/weight_matrices.h"
@@ -1101,6 +1103,141 @@ TEST_CASE("outputs of a gate and of what it scales are interleaved, and the last
       CHECK(outputs[column] == (output < kOutputs ? sign * (output * kInputs + k + 1) : 0));
     }
   }
+}
+
+/// A cache of which only the key of a pass sees something.
+struct ShownCache : KvCache {
+  KeysValues kept;
+
+  int length(int /*row*/) const override { return 0; }
+  void append(int /*row*/, int /*count*/) override {}
+  KeysValues layer(int /*index*/) override { return kept; }
+  void truncate(int /*row*/, int /*length*/) override {}
+  CacheUse use() const override { return {}; }
+};
+
+TEST_CASE("the key of a pass has each size of its batch, and place, type and shape of all that is cached") {
+  Model model = load_tiny(TinyModel());
+  std::vector<std::uint64_t> key;
+  model.run_with([&](Pass& pass) {  // whose logits are zeros
+    Tensor logits = pass.logits();
+    pass.device().copy_from_host(Values(static_cast<std::size_t>(logits.size())), logits);
+    key = pass.key();
+  });
+  const auto device = make_test_device(1);
+  const Shape shape{2, 3, 10, 8};
+  const auto made = [&] { return device->allocate(DType::kFloat32, shape); };
+  ShownCache cache;
+  cache.kept = {made(), made(), made()};
+  const Tokens all(30, 1);
+  model.last_logits(all, 30, cache);  // so that all memory is as large as any pass here needs
+  const auto key_of_pass = [&](const std::vector<std::size_t>& lengths, int count = 1) {
+    std::vector<std::span<const int>> sequences;
+    for (const std::size_t length : lengths) sequences.push_back(std::span(all).first(length));
+    count == 1 ? model.next_logits(sequences, cache) : model.last_logits(sequences[0], count, cache);
+    return key;
+  };
+  CHECK(key_of_pass({2, 1}) == key_of_pass({2, 1}));
+  CHECK(key_of_pass({2, 1}) != key_of_pass({2, 2}));  // tokens
+  CHECK(key_of_pass({4}, 2) != key_of_pass({4, 0}));  // sequences
+  CHECK(key_of_pass({4}, 2) != key_of_pass({4}));     // wanted logits
+  CHECK(key_of_pass({3, 1}) != key_of_pass({2, 2}));  // the longest
+  const auto before = key_of_pass({2, 1});
+  for (Tensor KeysValues::*const part : {&KeysValues::keys, &KeysValues::values, &KeysValues::blocks}) {
+    const KeysValues kept = cache.kept;
+    const Tensor tensor = kept.*part;
+    for (const Tensor& other :
+         {made(), tensor.viewed_as(DType::kInt32, shape), tensor.reshaped({3, 2, 10, 8}),
+          tensor.reshaped({2, 3, 8, 10}), tensor.reshaped({2, 3, 10, 7})}) {
+      cache.kept.*part = other;
+      CHECK(key_of_pass({2, 1}) != before);
+    }
+    cache.kept = kept;
+    CHECK(key_of_pass({2, 1}) == before);
+  }
+  model.last_logits(Tokens(37, 1), 37);  // needs more memory
+  CHECK(key_of_pass({2, 1}) != before);
+}
+
+/// A device that computes nothing and keeps the last key. All tensors are in the same place, so no key
+/// differs by that.
+class KeyDevice : public Device {
+ public:
+  std::vector<std::uint64_t> key;
+
+  void run(const std::function<void()>& work, std::span<const std::uint64_t> own) override {
+    key.assign(own.begin(), own.end());
+    work();
+  }
+
+  std::string description() const override { return "a device that keeps keys"; }
+  Tensor allocate(DType dtype, const Shape& shape) override {
+    REQUIRE(bytes_of(dtype, shape) <= zeros_.size());
+    return {dtype, shape, std::shared_ptr<void>(zeros_.data(), [](void*) {})};
+  }
+  void copy_from_host(std::span<const std::int32_t>, Tensor&) override {}
+  void copy_to_host(const Tensor&, std::span<std::byte> to) override { std::ranges::fill(to, std::byte{}); }
+  std::span<const float> to_host(const Tensor& source, Tensor&) override {
+    return {source.data<float>(), static_cast<std::size_t>(source.size())};
+  }
+  Tensor load(const HostArray& array) override { return allocate(DType::kFloat32, {array.columns}); }
+  using Device::load_weight;
+  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType) override {
+    const bool input_first = order == WeightOrder::kInputFirst;
+    return {allocate(DType::kFloat32, {1}), input_first ? parts[0].rows : parts[0].columns,
+            input_first ? parts[0].columns : parts[0].rows};
+  }
+  void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
+  void normalize(const Tensor&, const Norm&, Tensor&) override {}
+  void add_normalized(const Tensor&, const Norm&, Tensor&) override {}
+  void linear(const Tensor&, const Norm&, const Weight&, const Tensor&, Epilogue, Tensor&) override {}
+  void query_key_value(const Batch&, const Tensor&, const Norm&, const Weight&, const Tensor&, Tensor&,
+                       KeysValues&) override {}
+  void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
+  void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
+  void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
+  void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
+  void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
+  void argmax(const Tensor&, Tensor&) override {}
+  void k_largest(const Tensor&, std::int64_t, Tensor&) override {}
+
+ private:
+  void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}
+
+  std::vector<std::byte> zeros_ = std::vector<std::byte>(1 << 20);
+};
+
+TEST_CASE("the key of a pass is of one model, and of what is found of its logits") {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  const auto device = std::make_shared<KeyDevice>();
+  Model model = Model::load(folder.path(), device), other = Model::load(folder.path(), device);
+  StaticKvCache cache(model);
+  const Tokens token{1};
+  const std::span<const int> tokens = token;
+  const auto batch = std::span(&tokens, 1);
+  for (Model* const each : {&model, &other}) {  // until all memory has its place
+    for (int time = 0; time < 2; ++time) each->lazy_logits(batch, cache).largest(70);
+    each->lazy_logits(batch, cache);
+  }
+  const auto key_of_all = [&](Model& of) {
+    of.next_logits(batch, cache);
+    return device->key;
+  };
+  const auto key_of_found = [&](std::size_t asked) {
+    for (int time = 0; time < 2; ++time) model.lazy_logits(batch, cache).largest(asked);
+    return device->key;
+  };
+  const auto whole = key_of_all(model);
+  CHECK(key_of_all(model) == whole);
+  CHECK(key_of_all(other) != whole);
+  model.lazy_logits(batch, cache);
+  const auto largest = device->key;
+  CHECK(largest != whole);
+  CHECK(key_of_found(10) != largest);
+  CHECK(key_of_found(10) == key_of_found(60));  // as many of them are found
+  CHECK(key_of_found(10) != key_of_found(70));
+  CHECK(key_of_found(10) != whole);
 }
 
 TEST_CASE("one line warns about all unused contents of a model's files") {

@@ -121,6 +121,10 @@ class Verify(Limited):
         self.replace("config.json", b'"n_layer": 2', b'"n_layer": 3')
         self.assert_fails("tensors", "h.2.", "config.json")
 
+    def test_a_width_of_the_mlp_of_its_own(self):
+        self.replace("config.json", b'"n_layer": 2', b'"n_layer": 2, "n_inner": 500')
+        self.assert_fails("tensors", "mlp.c_fc", "[128, 512]", "[128, 500]")
+
     def test_the_engine_itself_refuses_a_setting(self):
         self.program = BUILD / "steps/03-context-window"
         if not self.program.exists():
@@ -523,8 +527,9 @@ class VerifyGguf(Limited):
                         "blk.0.ffn_norm.weight": [32], "blk.0.attn_q.weight": [32, 32], "blk.0.attn_k.weight": [16, 32],
                         "blk.0.attn_v.weight": [16, 32], "blk.0.attn_output.weight": [32, 32], "blk.0.ffn_gate.weight": [32, 32],
                         "blk.0.ffn_up.weight": [32, 32], "blk.0.ffn_down.weight": [32, 32]}
-        self.scale = 1.0
         self.type = 3  # of matrices: Q4_1
+        self.block = struct.pack("<ee", 1, 0) + bytes(16)
+        self.numbers = 32  # in a block
         self.version = 3
 
     def content(self, metadata, tensors):
@@ -541,8 +546,7 @@ class VerifyGguf(Limited):
             is_matrix = len(shape) > 1
             entries += gguf_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape[::-1])
             entries += struct.pack("<IQ", self.type if is_matrix else 0, len(data))
-            block = struct.pack("<ee", self.scale, 0) + bytes(16)
-            data += block * (math.prod(shape) // 32) if is_matrix else struct.pack("<f", 1) * shape[0]
+            data += self.block * (math.prod(shape) // self.numbers) if is_matrix else struct.pack("<f", 1) * shape[0]
             data += bytes(-len(data) % 32)
         header = b"GGUF" + struct.pack("<IQQ", self.version, len(tensors), len(metadata)) + pairs + entries
         return header + bytes(-len(header) % 32) + data
@@ -647,8 +651,19 @@ class VerifyGguf(Limited):
         self.assert_fails("tensors", "of the type 10", "Q4_1")
 
     def test_a_scale_that_is_no_number(self):
-        self.scale = float("inf")
-        self.assert_fails("numbers", "scale")
+        self.tensors = {name: [8 * size if size > 5 else size for size in shape] for name, shape in self.tensors.items()}
+        self.metadata |= {"llama.embedding_length": 256, "llama.feed_forward_length": 256}
+        # The bytes of a block, and where ggml-common.h has a scale or a minimum in it.
+        for self.type, self.numbers, size, places in (
+                (1, 1, 2, [0]), (2, 32, 18, [0]), (3, 32, 20, [0, 2]), (6, 32, 22, [0]), (7, 32, 24, [0, 2]), (8, 32, 34, [0]),
+                (12, 256, 144, [0, 2]), (13, 256, 176, [0, 2]), (14, 256, 210, [208]), (20, 32, 18, [0])):
+            self.block = bytes(size)
+            status, lines = self.verify()
+            self.assertEqual(status, 0, lines)
+            for place in places:
+                with self.subTest(type=self.type, place=place):
+                    self.block = bytes(place) + struct.pack("<e", float("inf")) + bytes(size - place - 2)
+                    self.assert_fails("numbers", "scale")
 
     def test_tokenizers_that_do_not_fit(self):
         self.metadata["tokenizer.ggml.pre"] = "tekken"
