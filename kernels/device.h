@@ -28,6 +28,19 @@ struct Weight {
   std::int64_t out_features = 0;
 };
 
+/// Low-rank changes of one matrix [in, out], those of several adapters one after another (Hu et al. 2021,
+/// section 4.1). Adapter a has the ranks firsts[a] .. firsts[a + 1] - 1: none if it leaves the matrix as it
+/// is.
+struct LowRank {
+  Tensor down;     ///< [ranks, in]: the matrices A
+  Tensor up;       ///< [ranks, out]: the matrices B, transposed and scaled; 0 outside of `columns`
+  Tensor columns;  ///< [ranks, 2] int32: the first output that a rank changes, and the one after its last
+  Tensor firsts;   ///< [adapters + 1] int32, ascending, from 0 to the number of ranks
+};
+
+/// The adapter of a row that has none.
+constexpr std::int32_t kNoAdapter = -1;
+
 /// Which dimension of a stored weight matrix comes first.
 enum class WeightOrder {
   kInputFirst,   ///< [in, out]
@@ -217,6 +230,16 @@ class Device {
   /// takes longer to launch a separate kernel for it than to compute it.
   virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
+
+  /// out[r] += Σ_k (x[r] · down[k]) up[k] over the ranks k of the adapter of row r, which is adapters[r] or
+  /// kNoAdapter (Hu et al. 2021, section 4.1). Rows of different adapters need no order. x [rows, in] has any
+  /// type that operand_dtype names, adapters [rows] int32, out [rows, out] float32.
+  virtual void add_low_rank(const Tensor& x, const Tensor& adapters, const LowRank& change, Tensor& out) = 0;
+
+  /// out = epilogue(x), as `linear` finishes its products: for those that something is added to first. x
+  /// [rows, width] is float32. out has the shape and the type that `linear` allows for that epilogue, but not
+  /// kAdd.
+  virtual void activate(const Tensor& x, Epilogue epilogue, Tensor& out) = 0;
 
   /// [q | k | v] = norm(x) W + b in one product as in `linear`, where W is [width, 3 width], with as many key
   /// heads as query heads. The bias, [3 width], is never empty. The queries go to `queries` [n_tokens,

@@ -78,6 +78,8 @@ class CountingDevice : public Device {
   void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
   void normalize(const Tensor&, const Norm&, Tensor&) override {}
   void add_normalized(const Tensor&, const Norm&, Tensor&) override {}
+  void add_low_rank(const Tensor&, const Tensor&, const LowRank&, Tensor&) override {}
+  void activate(const Tensor&, Epilogue, Tensor&) override {}
   void query_key_value(const Batch&, const Tensor&, const Norm&, const Weight&, const Tensor&, Tensor&,
                        KeysValues&) override {}
   void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}

@@ -34,6 +34,10 @@ class Network {
   /// Calls visit(name, weight) for each matrix: the token embedding, those of the blocks from first to last,
   /// and the output layer unless it is the token embedding.
   virtual void visit_weights(const VisitWeight& visit) = 0;
+
+  /// Calls visit(product, modules) for each product that adapters may change: those of attention and of MLPs,
+  /// but not of experts.
+  virtual void visit_products(const VisitProduct& visit) = 0;
 };
 
 struct Family {

@@ -89,8 +89,7 @@ class Gpt2 : public Network {
     }
     for (int l = 0; const Block& block : blocks_) {
       KeysValues keys_values = pass.keys_values(l);
-      device.query_key_value(pass.batch(), x, block.ln_1, block.attention_input.weight,
-                             block.attention_input.bias, queries, keys_values);
+      pass.query_key_value(x, block.ln_1, block.attention_input, queries, keys_values);
       pass.attend(l, queries, keys_values, x, attended);
       pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
       pass.all_reduce(x);
@@ -115,6 +114,20 @@ class Gpt2 : public Network {
       visit(name + "mlp.c_proj.weight", block.mlp_output.weight);
     }
     if (embeddings_.output) visit("lm_head.weight", *embeddings_.output);
+  }
+
+  void visit_products(const VisitProduct& visit) override {
+    for (int l = 0; Block & block : blocks_) {
+      const std::string name = fmt::format("h.{}.", l++);
+      const auto product = [&](const std::string& module, Linear& linear) {
+        visit(linear, {{name + module, linear.weight.in_features,
+                        neighbouring_columns(0, linear.weight.out_features)}});
+      };
+      product("attn.c_attn", block.attention_input);
+      product("attn.c_proj", block.attention_output);
+      product("mlp.c_fc", block.mlp_input);
+      product("mlp.c_proj", block.mlp_output);
+    }
   }
 
  private:

@@ -40,7 +40,8 @@ ModelConfig configure(const Settings& settings) {
 class GptNeox : public Network {
  public:
   GptNeox(const Settings& settings, const ModelConfig& config, WeightReader& weights)
-      : rotary_(settings, config.head_size, kRotation),
+      : head_size_(config.head_size),
+        rotary_(settings, config.head_size, kRotation),
         parallel_(settings.boolean_or("use_parallel_residual", true)),
         gelu_(settings.text_or("hidden_act", "gelu") == "gelu" ? Epilogue::kGeluErf : Epilogue::kGelu) {
     const std::int64_t n_embd = config.n_embd;
@@ -117,6 +118,29 @@ class GptNeox : public Network {
     if (embeddings_.output) visit("embed_out.weight", *embeddings_.output);
   }
 
+  void visit_products(const VisitProduct& visit) override {
+    for (int l = 0; Block & block : blocks_) {
+      const std::string name = fmt::format("layers.{}.", l++);
+      const auto product = [&](const std::string& module, Linear& linear) {
+        visit(linear, {{name + module, linear.weight.in_features,
+                        neighbouring_columns(0, linear.weight.out_features)}});
+      };
+      // The module's outputs are [q | k | v] of one head after the other.
+      Module heads{name + "attention.query_key_value", block.attention_input.weight.in_features};
+      const std::int64_t width = block.attention_input.weight.out_features / 3;
+      for (std::int64_t first = 0; first < width; first += head_size_) {
+        for (std::int64_t part = 0; part < 3; ++part) {
+          const auto columns = neighbouring_columns(part * width + first, head_size_);
+          heads.columns.insert(heads.columns.end(), columns.begin(), columns.end());
+        }
+      }
+      visit(block.attention_input, {heads});
+      product("attention.dense", block.attention_output);
+      product("mlp.dense_h_to_4h", block.mlp_input);
+      product("mlp.dense_4h_to_h", block.mlp_output);
+    }
+  }
+
  private:
   struct Block {
     Norm input_norm;
@@ -148,6 +172,7 @@ class GptNeox : public Network {
             weights.vector(bias)};
   }
 
+  std::int64_t head_size_;
   Rotary rotary_;
   bool parallel_;
   Epilogue gelu_;

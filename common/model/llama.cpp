@@ -465,6 +465,30 @@ class Llama : public Network {
 
   const LlamaWeights& weights() const { return weights_; }
 
+  void visit_products(const VisitProduct& visit) override {
+    for (int l = 0; LlamaWeights::Block & block : weights_.blocks) {
+      const std::string name = fmt::format("layers.{}.", l++), attention = name + "self_attn.",
+                        mlp = name + "mlp.";
+      const std::int64_t width = block.attention_input.weight.in_features,
+                         queries = block.attention_output.weight.in_features,
+                         keys = (block.attention_input.weight.out_features - queries) / 2;
+      visit(block.attention_input,
+            {{attention + "q_proj", width, neighbouring_columns(0, queries)},
+             {attention + "k_proj", width, neighbouring_columns(queries, keys)},
+             {attention + "v_proj", width, neighbouring_columns(queries + keys, keys)}});
+      visit(block.attention_output, {{attention + "o_proj", queries, neighbouring_columns(0, width)}});
+      if (!block.experts.empty()) continue;
+      const std::int64_t inner = block.mlp_output.weight.in_features;
+      Module gate{mlp + "gate_proj", width}, up{mlp + "up_proj", width};
+      for (std::int64_t i = 0; i < inner; ++i) {
+        gate.columns.push_back(i / kGateColumns * 2 * kGateColumns + i % kGateColumns);
+        up.columns.push_back(gate.columns.back() + kGateColumns);
+      }
+      visit(block.mlp_input, {gate, up});
+      visit(block.mlp_output, {{mlp + "down_proj", inner, neighbouring_columns(0, width)}});
+    }
+  }
+
   void visit_weights(const VisitWeight& visit) override {
     visit("embed_tokens.weight", weights_.embeddings.tokens);
     for (int l = 0; LlamaWeights::Block & block : weights_.blocks) {

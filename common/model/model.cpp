@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/model/adapter.h"
 #include "common/model/checkpoint.h"
 #include "common/model/family.h"
 #include "common/model/fingerprint.h"
@@ -44,6 +45,12 @@ void join_devices(Device& device, Ranks& ranks, Split split) {
   device.join({ranks.rank(), ranks.size(), [&](const std::string& text) { return ranks.broadcast(text); }});
 }
 
+/// For the key of a pass: each number stands for the weights of one model.
+std::uint64_t new_number() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
 }  // namespace
 
 std::span<const DType> weight_dtypes() {
@@ -71,6 +78,8 @@ Model Model::load_like_this(const std::filesystem::path& path, DType dtype) cons
 Model Model::load_as(DType dtype) const {
   Model model = load_like_this(path_, dtype);
   model.fitted_vocabulary_ = fitted_vocabulary_;
+  model.load_adapters(adapter_folders_);
+  model.use_adapters(adapters_of_sequences_);
   return model;
 }
 
@@ -118,9 +127,32 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   // A rank that has some blocks alone cannot tell what the others have a use for.
   if (ranks == nullptr || split == Split::kMatrices) weights.warn_of_unused(family.buffers);
   model.weight_bytes_ = weights.bytes();
-  static std::atomic<std::uint64_t> loaded = 0;
-  model.number_ = ++loaded;
+  model.number_ = new_number();
   return model;
+}
+
+void Model::load_adapters(std::span<const std::filesystem::path> folders) {
+  if (folders.empty() && adapter_folders_.empty()) return;
+  if (ranks_ != nullptr) throw Error("adapters cannot be split between ranks; run the model on one rank");
+  std::vector<Adapter> adapters;
+  for (const std::filesystem::path& folder : folders) {
+    adapters.push_back(read_adapter(folder, *network_, find_family(config_.family)->prefix));
+  }
+  weight_bytes_ -= adapter_bytes_;
+  adapter_bytes_ = set_adapters(*network_, *device_, adapters);
+  weight_bytes_ += adapter_bytes_;
+  adapter_folders_.assign(folders.begin(), folders.end());
+  adapters_of_sequences_.clear();
+  number_ = new_number();
+}
+
+void Model::use_adapters(std::vector<std::int32_t> of_sequences) {
+  for (const std::int32_t adapter : of_sequences) {
+    if (adapter != kNoAdapter && (adapter < 0 || adapter >= std::ssize(adapter_folders_))) {
+      throw Error("adapter {} is not among the {} of the model", adapter, adapter_folders_.size());
+    }
+  }
+  adapters_of_sequences_ = std::move(of_sequences);
 }
 
 std::int32_t Model::window(int layer) const {
@@ -166,8 +198,8 @@ Logits Model::lazy_logits(std::span<const std::span<const int>> sequences, KvCac
 }
 
 Logits Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy) {
-  const PackedTokens packed(sequences, count, cache, config_,
-                            fitted_vocabulary_.value_or(config_.vocab_size));
+  const PackedTokens packed(sequences, count, cache, config_, fitted_vocabulary_.value_or(config_.vocab_size),
+                            adapters_of_sequences_);
   // Only now, since an input that is refused must leave the cache unchanged.
   if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + count) {
     const std::span<const int> part = sequences[0].first(kPart), rest = sequences[0].subspan(kPart);
@@ -236,6 +268,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   const bool stay = lazy && !std::exchange(were_read_, false) && !after_pass_ && !fitted_vocabulary_;
   const std::int64_t k = stay ? largest_to_find(asked) : 0;
   const auto run = [&] {
+    pass.begin();
     if (run_) {
       run_(pass);
     } else {

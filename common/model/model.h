@@ -77,6 +77,18 @@ class Model {
   /// token is fed instead of them. The configuration does not change.
   void fit_vocabulary(int size) { fitted_vocabulary_ = size; }
 
+  /// Reads these adapters (Hu et al. 2021), each a folder as PEFT stores it, in the place of earlier ones; no
+  /// sequence uses them yet. They stay in float32, whatever dtype() is. Throws Error with one sentence, and
+  /// changes nothing, for an adapter of another model, a broken one and a setting that is not supported, or
+  /// if the model is split between ranks.
+  void load_adapters(std::span<const std::filesystem::path> folders);
+
+  /// The adapter of each sequence of a batch from now on: its index in the list of load_adapters, or
+  /// kNoAdapter. The last one is that of further sequences, too; an empty list is none for all. Keys and
+  /// values depend on the adapter, so a row of a cache must keep the same one. Throws Error for another
+  /// index.
+  void use_adapters(std::vector<std::int32_t> of_sequences);
+
   const ModelConfig& config() const { return config_; }
 
   /// Its folder or .gguf file.
@@ -98,7 +110,7 @@ class Model {
   /// How many positions a layer sees at most, as in its configuration; a rank counts the layers that it has.
   std::int32_t window(int layer) const;
 
-  /// Memory that the weights take on the device.
+  /// Memory that the weights take on the device, with those of adapters.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
   /// Memory that the intermediate results of a forward pass take on the device at present: activations, the
@@ -193,7 +205,9 @@ class Model {
   Split split_ = Split::kMatrices;
   std::unique_ptr<Share> share_;
   std::unique_ptr<Network> network_;
-  std::size_t weight_bytes_ = 0;
+  std::size_t weight_bytes_ = 0, adapter_bytes_ = 0;  // the latter are among the former
+  std::vector<std::filesystem::path> adapter_folders_;
+  std::vector<std::int32_t> adapters_of_sequences_;
   std::uint64_t number_ = 0;  // no other model has had it
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;

@@ -60,11 +60,12 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 }  // namespace
 
-std::array<const Tensor*, 21> PassMemory::on_device() const {
+std::array<const Tensor*, 22> PassMemory::on_device() const {
   return {
       &indices,  &rotations,     &x,        &projected,       &queries,     &keys,          &values,
       &attended, &hidden,        &wanted_x, &wanted_attended, &normed,      &logits,        &own_logits,
-      &found,    &router_scores, &chosen,   &shares,          &expert_rows, &expert_inputs, &expert_outputs};
+      &found,    &router_scores, &chosen,   &shares,          &expert_rows, &expert_inputs, &expert_outputs,
+      &adapted};
 }
 
 std::size_t PassMemory::bytes() const {
@@ -74,7 +75,8 @@ std::size_t PassMemory::bytes() const {
 }
 
 PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
-                           const ModelConfig& config, int vocabulary) {
+                           const ModelConfig& config, int vocabulary,
+                           std::span<const std::int32_t> of_sequences) {
   for (const std::span<const int> sequence : sequences) {
     const int row = static_cast<int>(starts.size());
     const int start = cache.length(row);
@@ -84,6 +86,11 @@ PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int 
     add_sequence(std::ssize(sequence), count, start, start + slid);
   }
   if (tokens.empty()) throw Error("the model needs at least one token to predict the next one");
+  if (of_sequences.empty()) return;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    adapters.push_back(of_sequences[std::min(s, of_sequences.size() - 1)]);
+  }
+  if (std::ranges::count(adapters, kNoAdapter) == std::ssize(adapters)) adapters.clear();
 }
 
 void PackedTokens::add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start,
@@ -107,6 +114,7 @@ PackedTokens PackedTokens::part(Slice sequences) const {
   part.tokens.assign(tokens.begin() + offsets[first], tokens.begin() + offsets[end]);
   for (std::size_t s = first; s < end; ++s) {
     part.add_sequence(offsets[s + 1] - offsets[s], wanted, starts[s], positions[s]);
+    if (!adapters.empty()) part.adapters.push_back(adapters[s]);
   }
   return part;
 }
@@ -124,8 +132,16 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
       memory_(memory),
       watchers_(watchers) {
   // All in one copy: a small copy takes as long as a larger one.
-  std::vector<std::int32_t> indices;
-  for (const auto* list : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
+  std::vector<std::int32_t> indices, adapters, wanted_adapters;
+  for (std::size_t s = 0; s < packed.adapters.size(); ++s) {
+    adapters.insert(adapters.end(), static_cast<std::size_t>(packed.offsets[s + 1] - packed.offsets[s]),
+                    packed.adapters[s]);
+    wanted_adapters.insert(wanted_adapters.end(), packed.wanted_rows.size() / packed.adapters.size(),
+                           packed.adapters[s]);
+  }
+  const std::vector<std::int32_t>* const lists[] = {&packed.tokens,      &packed.offsets, &packed.starts,
+                                                    &packed.wanted_rows, &adapters,       &wanted_adapters};
+  for (const auto* list : lists) {
     indices.insert(indices.end(), list->begin(), list->end());
   }
   for (std::int32_t& token : std::span(indices).first(packed.tokens.size())) token = part_.share.row(token);
@@ -140,6 +156,8 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   // Braces: they evaluate the parts in this order.
   batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
   wanted_rows_ = next(packed.wanted_rows);
+  adapters_ = next(adapters);
+  wanted_adapters_ = next(wanted_adapters);
   if (!rotaries.empty()) {
     rotations_ = matrix(memory_.rotations, std::ssize(rotaries) * batch_.n_tokens(), rotaries[0].size());
     device_.copy_from_host(rotations_of(packed, rotaries), rotations_);
@@ -235,16 +253,41 @@ KeysValues Pass::keys_values(int layer) const {
 
 void Pass::linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue,
                   Tensor& out) const {
-  device_.linear(x, norm, layer.weight, layer.bias, epilogue, out);
+  if (!adapts(layer)) return device_.linear(x, norm, layer.weight, layer.bias, epilogue, out);
+  Tensor input = x, products = out;
+  if (norm.kind != NormKind::kNone) {
+    input = matrix(memory_.normed, x.dim(0), x.dim(1));
+    device_.normalize(x, norm, input);
+  }
+  const bool adds = epilogue == Epilogue::kAdd, activates = !adds && epilogue != Epilogue::kStore;
+  if (activates) products = matrix(memory_.adapted, x.dim(0), layer.weight.out_features);
+  device_.linear(input, {}, layer.weight, layer.bias, adds ? epilogue : Epilogue::kStore, products);
+  device_.add_low_rank(input, only_wanted_ ? wanted_adapters_ : adapters_, layer.adapters, products);
+  if (activates) device_.activate(products, epilogue, out);
+}
+
+void Pass::query_key_value(const Tensor& x, const Norm& norm, const Linear& layer, Tensor& queries,
+                           KeysValues& keys_values) const {
+  if (!adapts(layer)) {
+    return device_.query_key_value(batch_, x, norm, layer.weight, layer.bias, queries, keys_values);
+  }
+  Tensor products = projected();
+  linear(x, norm, layer, Epilogue::kStore, products);
+  device_.split_heads(batch_, products, {}, queries, keys_values);
+}
+
+bool Pass::adapts(const Linear& layer) const {
+  return !packed_.adapters.empty() && layer.adapters.down.size() > 0;
 }
 
 void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
-                  Tensor& attended) const {
+                  Tensor& attended) {
   if (watchers_.probe != nullptr && watchers_.probe->layer() == layer) {
     watchers_.probe->compute(device_, queries, keys_values);
   }
   device_.attention(batch_, queries, keys_values, attended);
   if (layer + 1 < config_.n_layer || !part_.share.has_last_block() || packed_.wants_all) return;
+  only_wanted_ = true;
   const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
     Tensor kept = matrix(memory, wanted_rows_.size(), tensor.dim(1), tensor.dtype());
     device_.gather_rows(tensor, wanted_rows_, kept);
@@ -342,6 +385,7 @@ std::vector<std::uint64_t> Pass::key() const {
   add(packed_.wanted_rows.size());
   add(packed_.longest);
   add(packed_.wants_all);
+  add(packed_.adapters.empty());
   for (const Tensor* tensor : memory_.on_device()) add_place(*tensor);
   for (int layer = 0; cache_.keeps() && layer < config_.n_layer; ++layer) {
     const KeysValues kept = cache_.layer(layer);

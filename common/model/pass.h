@@ -23,11 +23,12 @@ namespace staircase {
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
   Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
-      logits, own_logits, found, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs;
+      logits, own_logits, found, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs,
+      adapted;
   Tensor host_logits, host_found, host_chosen;  // if the host cannot read the device's memory
 
   /// Everything on the device.
-  std::array<const Tensor*, 21> on_device() const;
+  std::array<const Tensor*, 22> on_device() const;
   std::size_t bytes() const;
 };
 
@@ -40,15 +41,18 @@ struct PackedTokens {
   /// ends with the context: a model with one uses the index as the position, and its older keys belong to
   /// other indices.
   std::vector<std::int32_t> positions;
+  /// The adapter of each sequence, or kNoAdapter; empty if no sequence has one.
+  std::vector<std::int32_t> adapters;
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order
 
   /// Logits are wanted after each of the last `count` tokens of every sequence. Ids may be below
   /// `vocabulary`; the model's last token replaces one that it lacks. Throws Error for an empty list, more
   /// than the model's context, an id outside the vocabulary, or a count that is not from 1 to the number of
-  /// tokens. Of the cache, only the lengths of its rows are read.
+  /// tokens. Of the cache, only the lengths of its rows are read. The last of `of_sequences` is the adapter
+  /// of further sequences, too.
   PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
-               const ModelConfig& config, int vocabulary);
+               const ModelConfig& config, int vocabulary, std::span<const std::int32_t> of_sequences = {});
 
   /// Those sequences alone.
   PackedTokens part(Slice sequences) const;
@@ -117,6 +121,9 @@ class Pass {
     return part_.share.whole || ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
   }
 
+  /// Call before each run of a network's operations.
+  void begin() { only_wanted_ = false; }
+
   /// Of the part of the model that is here.
   const ModelConfig& config() const { return config_; }
 
@@ -153,13 +160,17 @@ class Pass {
   /// Those of the cache; without one, the layers take turns in one pair of tensors.
   KeysValues keys_values(int layer) const;
 
-  /// out = epilogue(norm(x) W + b).
+  /// out = epilogue(norm(x) W + b), where W is changed by the adapter of each row's sequence. out is float32
+  /// unless the epilogue is a GELU or a gate.
   void linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue, Tensor& out) const;
+
+  /// The same for a product of queries, keys and values, each of them to its place: Device::query_key_value.
+  void query_key_value(const Tensor& x, const Norm& norm, const Linear& layer, Tensor& queries,
+                       KeysValues& keys_values) const;
 
   /// `attended` = attention of that layer. After the last layer's attention, only the tokens whose logits are
   /// wanted continue: `x` and `attended` become their rows.
-  void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
-              Tensor& attended) const;
+  void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x, Tensor& attended);
 
   /// logits = norm(x) W, the end of every family's pass. Nothing to do on a rank without the last block.
   void finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const;
@@ -178,6 +189,8 @@ class Pass {
   Tensor found(std::int64_t k) const;
 
  private:
+  /// Whether a row of this pass has an adapter, and some adapter changes the layer.
+  bool adapts(const Linear& layer) const;
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
   /// logits = those of all ranks' tokens, gathered from each rank's own, [rows, share.rows()].
@@ -197,6 +210,8 @@ class Pass {
   PassWatchers watchers_;
   Batch batch_;
   Tensor wanted_rows_, rotations_, logits_;
+  Tensor adapters_, wanted_adapters_;  // of all new tokens, and of those whose logits are wanted
+  bool only_wanted_ = false;           // whether the others are done
 };
 
 }  // namespace staircase

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "common/base/error.h"
@@ -50,6 +51,12 @@ std::vector<HostArray> in_order(std::span<const HostArray> stored) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> neighbouring_columns(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> columns(static_cast<std::size_t>(count));
+  std::iota(columns.begin(), columns.end(), first);
+  return columns;
+}
 
 WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix,
                            Share share)

@@ -20,8 +20,23 @@ namespace staircase {
 /// y = x W + b.
 struct Linear {
   Weight weight;
-  Tensor bias = {};  ///< [out_features], or empty
+  Tensor bias = {};       ///< [out_features], or empty
+  LowRank adapters = {};  ///< what adapters add to W, by the adapter of a row; empty if none does
 };
+
+/// A module of Hugging Face's model that is a product or a part of one. Modules of one input are computed
+/// together: queries, keys and values.
+struct Module {
+  std::string name;  ///< without prefix: "h.0.attn.c_attn"
+  std::int64_t inputs = 0;
+  std::vector<std::int64_t> columns = {};  ///< where the product has each of the module's outputs
+};
+
+/// Calls visit(product, its modules).
+using VisitProduct = std::function<void(Linear& product, const std::vector<Module>& modules)>;
+
+/// The columns first .. first + count - 1.
+std::vector<std::int64_t> neighbouring_columns(std::int64_t first, std::int64_t count);
 
 /// Calls visit(name, weight) for a matrix.
 using VisitWeight = std::function<void(const std::string& name, Weight& weight)>;

@@ -1,4 +1,4 @@
-// linear and query_key_value: out = epilogue(norm(x) W + b).
+// linear and query_key_value: out = epilogue(norm(x) W + b); activate: out = epilogue(x).
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 bytes each or less, and x, which is small, stays in the cache. So memory bandwidth limits
@@ -220,6 +220,27 @@ HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* b
   }
 }
 
+/// Row `row` of `activate`, a part of a panel's width at a time, which is copied to where vectors are
+/// aligned.
+HWY_ATTR void activate_row(const Tensor& x, std::int64_t row, Epilogue epilogue, const Tensor& out) {
+  const std::int64_t columns = x.dim(1), width = out.dim(1), of_result = is_gated(epilogue) ? 2 : 1;
+  HWY_ALIGN float products[kPanel], results[kPanel];
+  for (std::int64_t column = 0; column < columns; column += kPanel) {
+    const std::int64_t first = column / of_result, count = std::min(kPanel / of_result, width - first);
+    std::copy_n(x.data<float>() + row * columns + column, std::min(kPanel, columns - column), products);
+    if (is_gated(epilogue)) {
+      finish_gated(products, count, nullptr, epilogue, results);
+    } else {
+      finish(products, count, nullptr, epilogue, results);
+    }
+    if (out.dtype() == DType::kBFloat16) {
+      narrow(results, count, out.data<hwy::bfloat16_t>() + row * width + first);
+    } else {
+      narrow(results, count, out.data<float>() + row * width + first);
+    }
+  }
+}
+
 /// Keys and values of neighbouring heads are head_stride elements apart.
 HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const float* bias,
                                     const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
@@ -285,6 +306,7 @@ HWY_EXPORT(multiplies_bfloat16);
 HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(round_to_integers);
 HWY_EXPORT(linear_piece);
+HWY_EXPORT(activate_row);
 HWY_EXPORT(query_key_value_piece);
 
 DType CpuDevice::operand_dtype(std::int64_t, DType weights) const {
@@ -339,6 +361,14 @@ void CpuDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight, 
   const Tensor operand = as_operand(x, norm, weight);
   share_product(team_, x.dim(0), weight, [&](const ProductPiece& piece) {
     HWY_DYNAMIC_DISPATCH(linear_piece)(operand, weight, bias.data<float>(), epilogue, out, piece);
+  });
+}
+
+void CpuDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
+  each_few_rows(x, [&](IndexRange rows) {
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      HWY_DYNAMIC_DISPATCH(activate_row)(x, r, epilogue, out);
+    }
   });
 }
 

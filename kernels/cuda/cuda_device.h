@@ -44,6 +44,8 @@ class CudaDevice final : public Device {
   void add_normalized(const Tensor& x, const Norm& norm, Tensor& out) override;
   void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
               Tensor& out) override;
+  void add_low_rank(const Tensor& x, const Tensor& adapters, const LowRank& change, Tensor& out) override;
+  void activate(const Tensor& x, Epilogue epilogue, Tensor& out) override;
   void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
@@ -85,6 +87,8 @@ class CudaDevice final : public Device {
     kNormalize,
     kAddNormalized,
     kLinear,
+    kAddLowRank,
+    kActivate,
     kQueryKeyValue,
     kSplitHeads,
     kAttention,

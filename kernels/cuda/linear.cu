@@ -517,6 +517,19 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
   cuda::launch_finish(products, rows, width, store, stream());
 }
 
+void CudaDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
+  if (listed(Operation::kActivate, x, epilogue, out)) return;
+  const std::int64_t rows = x.dim(0), columns = x.dim(1);
+  const int width = static_cast<int>(out.dim(1));
+  if (is_gated(epilogue)) {
+    const cuda::StoreGated store{nullptr, epilogue, width, out.dtype(), out.data<void>()};
+    cuda::launch_finish(x.data<float>(), rows, columns, store, stream());
+  } else {
+    const cuda::StoreRow store{nullptr, epilogue, width, out.dtype(), out.data<void>()};
+    cuda::launch_finish(x.data<float>(), rows, columns, store, stream());
+  }
+}
+
 void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
   if (listed(Operation::kQueryKeyValue, batch, x, norm, weight, bias, queries, keys_values)) return;

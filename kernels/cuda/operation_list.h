@@ -29,6 +29,12 @@ class OperationList {
     add(weight.in_features);
     add(weight.out_features);
   }
+  void add(const LowRank& change) {
+    add(change.down);
+    add(change.up);
+    add(change.columns);
+    add(change.firsts);
+  }
   void add(const Norm& norm) {
     add(norm.kind);
     add(norm.weight);

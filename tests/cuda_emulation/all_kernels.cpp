@@ -12,6 +12,7 @@
 #include "kernels/cuda/k_largest.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/load.cu"
+#include "kernels/cuda/low_rank.cu"
 #include "kernels/cuda/nccl_link.cu"
 #include "kernels/cuda/normalize.cu"
 #include "kernels/cuda/run.cu"

@@ -207,6 +207,19 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.combine_rows(x, places, shares2, Epilogue::kStore, out); },
                  [&] { device.combine_rows(x, places, shares, Epilogue::kAdd, out); },
                  [&] { device.combine_rows(x, places, shares, Epilogue::kStore, out2); }});
+    const Tensor whose = upload_ints(device, {0, 0, 0}), whose2 = upload_ints(device, {0, 0, 0}),
+                 firsts = upload_ints(device, {0, 1}), columns = upload_ints(device, {0, 2}).reshaped({1, 2});
+    const LowRank change{some({1, 16}), some({1, 16}), columns, firsts},
+        change2{some({1, 16}), some({1, 16}), columns, firsts};
+    tells_apart({[&] { device.add_low_rank(x, whose, change, out); },
+                 [&] { device.add_low_rank(x2, whose, change, out); },
+                 [&] { device.add_low_rank(x, whose2, change, out); },
+                 [&] { device.add_low_rank(x, whose, change2, out); },
+                 [&] { device.add_low_rank(x, whose, change, out2); }});
+    tells_apart({[&] { device.activate(x, Epilogue::kGelu, out); },
+                 [&] { device.activate(x2, Epilogue::kGelu, out); },
+                 [&] { device.activate(x, Epilogue::kGeluErf, out); },
+                 [&] { device.activate(x, Epilogue::kGelu, out2); }});
     Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
     tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
                  [&] { device.argmax(x, largest2); }});
