@@ -32,8 +32,9 @@ struct Weight {
 /// section 4.1). Adapter a has the ranks firsts[a] .. firsts[a + 1] - 1: none if it leaves the matrix as it
 /// is.
 struct LowRank {
-  Tensor down;     ///< [ranks, in]: the matrices A
-  Tensor up;       ///< [ranks, out]: the matrices B, transposed and scaled; 0 outside of `columns`
+  Tensor down;     ///< [ranks, in] in float32, float16 or bfloat16: the matrices A
+  Tensor up;       ///< [ranks, out] in the same type: the matrices B, transposed; 0 outside of `columns`
+  Tensor scales;   ///< [ranks]: by which a rank's row of `up` is multiplied
   Tensor columns;  ///< [ranks, 2] int32: the first output that a rank changes, and the one after its last
   Tensor firsts;   ///< [adapters + 1] int32, ascending, from 0 to the number of ranks
 };
@@ -231,9 +232,9 @@ class Device {
   virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 
-  /// out[r] += Σ_k (x[r] · down[k]) up[k] over the ranks k of the adapter of row r, which is adapters[r] or
-  /// kNoAdapter (Hu et al. 2021, section 4.1). Rows of different adapters need no order. x [rows, in] has any
-  /// type that operand_dtype names, adapters [rows] int32, out [rows, out] float32.
+  /// out[r] += Σ_k scales[k] (x[r] · down[k]) up[k] over the ranks k of the adapter of row r, which is
+  /// adapters[r] or kNoAdapter (Hu et al. 2021, section 4.1). Rows of different adapters need no order. x
+  /// [rows, in] has any type that operand_dtype names, adapters [rows] int32, out [rows, out] float32.
   virtual void add_low_rank(const Tensor& x, const Tensor& adapters, const LowRank& change, Tensor& out) = 0;
 
   /// out = epilogue(x), as `linear` finishes its products: for those that something is added to first. x

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/family.h"
 #include "common/model/safetensors.h"
+#include "kernels/half.h"
 
 namespace staircase {
 namespace {
@@ -209,9 +211,10 @@ class AdapterConfig {
   std::vector<int> layers_;
 };
 
-/// The numbers of a matrix of that shape.
-std::vector<float> read_matrix(const std::filesystem::path& file, const Safetensors& tensors,
-                               const std::string& name, const std::vector<std::int64_t>& shape) {
+/// The numbers of a matrix of that shape, and its type.
+std::pair<std::vector<float>, DType> read_matrix(const std::filesystem::path& file,
+                                                 const Safetensors& tensors, const std::string& name,
+                                                 const std::vector<std::int64_t>& shape) {
   const StoredTensor* const tensor = tensors.find(name);
   if (tensor == nullptr)
     throw Error("{} has no tensor {}, which its configuration requires", file.string(), name);
@@ -228,7 +231,24 @@ std::vector<float> read_matrix(const std::filesystem::path& file, const Safetens
   }
   std::vector<float> values = to_floats({tensor->bytes.data(), type->second, shape[0], shape[1]});
   if (!all_finite(values)) throw Error("{}: tensor {} has a non-finite value", file.string(), name);
-  return values;
+  return {std::move(values), type->second};
+}
+
+/// [rows, columns] of one of the types on the device.
+Tensor matrix_on(Device& device, const std::vector<float>& values, std::int64_t rows, DType dtype) {
+  const Shape shape{rows, std::ssize(values) / rows};
+  if (dtype == DType::kFloat32)
+    return device.load({values.data(), dtype, shape[0], shape[1]}).reshaped(shape);
+  std::vector<std::int32_t> pairs((values.size() + 1) / 2);
+  auto* const bytes = reinterpret_cast<std::byte*>(pairs.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t bits =
+        dtype == DType::kFloat16 ? float16_from_float32(values[i]) : bfloat16_from_float32(values[i]);
+    std::memcpy(bytes + i * sizeof bits, &bits, sizeof bits);
+  }
+  Tensor tensor = device.allocate(dtype, {2 * std::ssize(pairs)});
+  device.copy_from_host(pairs, tensor);
+  return tensor.reshaped(shape);
 }
 
 }  // namespace
@@ -253,16 +273,16 @@ Adapter read_adapter(const std::filesystem::path& folder, Network& network, std:
       const std::string name = std::string(prefix) + module.name;
       if (!config.targets(name)) continue;
       const std::int64_t rank = config.rank(name), outputs = std::ssize(module.columns);
-      const std::string down = fmt::format("{}{}.lora_A.weight", kBeforeModules, name),
-                        up = fmt::format("{}{}.lora_B.weight", kBeforeModules, name);
+      const std::string a = fmt::format("{}{}.lora_A.weight", kBeforeModules, name),
+                        b = fmt::format("{}{}.lora_B.weight", kBeforeModules, name);
       AdapterMatrix& matrix = adapter[module.name];
-      matrix = {rank, read_matrix(file, tensors, down, {rank, module.inputs}),
-                read_matrix(file, tensors, up, {outputs, rank})};
-      const auto scale = static_cast<float>(config.scale(name));
-      for (float& value : matrix.up) value *= scale;
-      if (!all_finite(matrix.up))
-        throw Error("{}: tensor {} times its scale {} is not finite", file.string(), up, scale);
-      known.insert({down, up});
+      auto [numbers_of_a, type_of_a] = read_matrix(file, tensors, a, {rank, module.inputs});
+      auto [numbers_of_b, type_of_b] = read_matrix(file, tensors, b, {outputs, rank});
+      matrix = {static_cast<std::size_t>(rank), static_cast<float>(config.scale(name)),
+                type_of_a == type_of_b ? type_of_a : DType::kFloat32, std::move(numbers_of_a),
+                std::move(numbers_of_b)};
+      if (!std::isfinite(matrix.scale)) throw Error("{}: the scale of {} is not finite", config.file(), name);
+      known.insert({a, b});
     }
   });
   for (const auto& entry : tensors.tensors()) {
@@ -284,13 +304,10 @@ std::size_t set_adapters(Network& network, Device& device, std::span<const Adapt
     device.copy_from_host(values, tensor);
     return tensor;
   };
-  const auto floats = [&](const std::vector<float>& values, std::int64_t rows) {
-    const std::int64_t columns = std::ssize(values) / rows;
-    return device.load({values.data(), DType::kFloat32, rows, columns}).reshaped({rows, columns});
-  };
   network.visit_products([&](Linear& product, const std::vector<Module>& modules) {
     const auto width = static_cast<std::size_t>(product.weight.out_features);
-    std::vector<float> down, up;
+    std::vector<float> down, up, scales;
+    std::optional<DType> dtype;
     std::vector<std::int32_t> columns, firsts{0};
     for (const Adapter& adapter : adapters) {
       for (const Module& module : modules) {
@@ -298,14 +315,15 @@ std::size_t set_adapters(Network& network, Device& device, std::span<const Adapt
         if (found == adapter.end()) continue;
         const AdapterMatrix& matrix = found->second;
         const auto [first, last] = std::ranges::minmax_element(module.columns);
-        down.insert(down.end(), matrix.down.begin(), matrix.down.end());
-        for (std::int64_t k = 0; k < matrix.rank; ++k) {
+        dtype = dtype.value_or(matrix.dtype) == matrix.dtype ? matrix.dtype : DType::kFloat32;
+        down.insert(down.end(), matrix.a.begin(), matrix.a.end());
+        for (std::size_t k = 0; k < matrix.rank; ++k) {
           up.resize(up.size() + width);
           const auto row = up.end() - static_cast<std::ptrdiff_t>(width);
           for (std::size_t o = 0; o < module.columns.size(); ++o) {
-            row[module.columns[o]] =
-                matrix.up[o * static_cast<std::size_t>(matrix.rank) + static_cast<std::size_t>(k)];
+            row[module.columns[o]] = matrix.b[o * matrix.rank + k];
           }
+          scales.push_back(matrix.scale);
           columns.push_back(static_cast<std::int32_t>(*first));
           columns.push_back(static_cast<std::int32_t>(*last + 1));
         }
@@ -315,10 +333,12 @@ std::size_t set_adapters(Network& network, Device& device, std::span<const Adapt
     product.adapters = {};
     const std::int64_t ranks = std::ssize(columns) / 2;
     if (ranks == 0) return;
-    product.adapters = {floats(down, ranks), floats(up, ranks), ints(columns, {ranks, 2}),
+    product.adapters = {matrix_on(device, down, ranks, *dtype), matrix_on(device, up, ranks, *dtype),
+                        device.load({scales.data(), DType::kFloat32, 1, ranks}), ints(columns, {ranks, 2}),
                         ints(firsts, {std::ssize(firsts)})};
     const LowRank& set = product.adapters;
-    bytes += set.down.bytes() + set.up.bytes() + set.columns.bytes() + set.firsts.bytes();
+    for (const Tensor* tensor : {&set.down, &set.up, &set.scales, &set.columns, &set.firsts})
+      bytes += tensor->bytes();
   });
   return bytes;
 }

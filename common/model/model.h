@@ -78,9 +78,9 @@ class Model {
   void fit_vocabulary(int size) { fitted_vocabulary_ = size; }
 
   /// Reads these adapters (Hu et al. 2021), each a folder as PEFT stores it, in the place of earlier ones; no
-  /// sequence uses them yet. They stay in float32, whatever dtype() is. Throws Error with one sentence, and
-  /// changes nothing, for an adapter of another model, a broken one and a setting that is not supported, or
-  /// if the model is split between ranks.
+  /// sequence uses them yet. They keep the types of their files, whatever dtype() is. Throws Error with one
+  /// sentence, and changes nothing, for an adapter of another model, a broken one and a setting that is not
+  /// supported, or if the model is split between ranks.
   void load_adapters(std::span<const std::filesystem::path> folders);
 
   /// The adapter of each sequence of a batch from now on: its index in the list of load_adapters, or

@@ -86,4 +86,18 @@ fs::path find_model(const std::string& name, const std::string& option) {
               typed(name), looked);
 }
 
+fs::path find_adapter(const std::string& name, const std::string& option) {
+  if (name.empty()) throw UsageError("{}: the name is empty", option);
+  if (is_folder(name, option)) return name;
+  if (is_there(name)) throw Error("{} {}: this is a file, but an adapter is a folder", option, typed(name));
+  std::string looked = "as a folder";
+  std::error_code ignored;
+  for (const fs::path& place : model_collections()) {
+    const fs::path adapters = place / "adapters";
+    if (fs::is_directory(adapters / name, ignored)) return adapters / name;
+    if (fs::is_directory(adapters, ignored)) looked += ", in " + adapters.string();
+  }
+  throw Error("{} {}: no such adapter (looked {})", option, typed(name), looked);
+}
+
 }  // namespace staircase

@@ -12,4 +12,8 @@ namespace staircase {
 /// where it looked. A folder without config.json, but with one GGUF model, is that file.
 std::filesystem::path find_model(const std::string& name, const std::string& option = "--model");
 
+/// An adapter: `name` as a folder, otherwise the folder of that name in `adapters` at the same places. Throws
+/// as above.
+std::filesystem::path find_adapter(const std::string& name, const std::string& option = "--adapter");
+
 }  // namespace staircase

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/model/adapter.h"
 #include "common/model/family.h"
 #include "common/model/rotary.h"
 #include "common/model/weight_matrices.h"
@@ -191,6 +192,32 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
   // As in the engine, a stored output layer takes precedence, tied or not.
   if (!weights.contains("lm_head.weight")) weights["lm_head.weight"] = weights["embed_tokens.weight"];
   return weights;
+}
+
+Adapter plain_adapter(const Model& model, const std::filesystem::path& folder, std::string_view family) {
+  const ModelConfig& config = model.config();
+  check_family(config.family, family);
+  Adapter adapter;
+  for (auto& [module, matrix] : read_adapter(folder, model.network(), find_family(family)->prefix)) {
+    // The translation knows names of weights.
+    std::string name = translated(module + ".", names_of(family));
+    name.pop_back();
+    const auto qkv = name.find("qkv_proj");
+    if (qkv == name.npos) {
+      adapter[name] = matrix;
+      continue;
+    }
+    const std::size_t width = static_cast<std::size_t>(config.query_width()), rank = matrix.rank;
+    for (std::size_t part = 0; part < 3; ++part) {
+      std::string own = name;
+      own.replace(qkv, 3, 1, "qkv"[part]);
+      adapter[own] = matrix;
+      adapter[own].b = transposed(
+          third(transposed(matrix.b, 3 * width), width, part, family == "gpt_neox" ? config.head_size : 0),
+          rank);
+    }
+  }
+  return adapter;
 }
 
 bool has_parallel_blocks(const Model& model) {

@@ -1,4 +1,4 @@
-// add_low_rank: out[r] += Σ_k (x[r] · down[k]) up[k] over the ranks k of the row's adapter.
+// add_low_rank: out[r] += Σ_k scales[k] (x[r] · down[k]) up[k] over the ranks k of the row's adapter.
 //
 // x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. 2 · rank · (in + out) operations a row,
 // of a product's 2 · in · out: at rank 8, a fiftieth for 768 inputs and outputs. A row alone reads 4 bytes
@@ -15,53 +15,63 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/half.h"
+#include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+
+inline float wide(float value) {
+  return value;
+}
+inline float wide(hwy::float16_t value) {
+  return float32_from_float16(std::bit_cast<std::uint16_t>(value));
+}
+inline float wide(hwy::bfloat16_t value) {
+  return float32_from_bfloat16(value.bits);
+}
 
 /// x · y. Four sums, since an addition takes as long as four begin.
-HWY_INLINE float dot(const float* HWY_RESTRICT x, const float* HWY_RESTRICT y, std::int64_t size) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+template <typename T>
+HWY_INLINE float dot(const float* HWY_RESTRICT x, const T* HWY_RESTRICT y, std::int64_t size) {
+  const Floats d;
   const auto add = [&](std::int64_t i, auto sum)
-                       HWY_ATTR { return hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), sum); };
+                       HWY_ATTR { return hn::MulAdd(hn::LoadU(d, x + i), load_wide(y + i), sum); };
   auto a = hn::Zero(d), b = a, c = a, e = a;
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= size; i += 4 * lanes) {
-    a = add(i, a), b = add(i + lanes, b), c = add(i + 2 * lanes, c), e = add(i + 3 * lanes, e);
+  for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
+    a = add(i, a), b = add(i + kLanes, b), c = add(i + 2 * kLanes, c), e = add(i + 3 * kLanes, e);
   }
-  for (; i + lanes <= size; i += lanes) a = add(i, a);
+  for (; i + kLanes <= size; i += kLanes) a = add(i, a);
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
-  for (; i < size; ++i) sum += x[i] * y[i];
+  for (; i < size; ++i) sum += x[i] * wide(y[i]);
   return sum;
 }
 
 /// out += factor · y.
-HWY_INLINE void add_scaled(float factor, const float* HWY_RESTRICT y, std::int64_t size,
+template <typename T>
+HWY_INLINE void add_scaled(float factor, const T* HWY_RESTRICT y, std::int64_t size,
                            float* HWY_RESTRICT out) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const Floats d;
   std::int64_t i = 0;
-  for (; i + lanes <= size; i += lanes) {
-    hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, y + i), hn::LoadU(d, out + i)), d, out + i);
+  for (; i + kLanes <= size; i += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::Set(d, factor), load_wide(y + i), hn::LoadU(d, out + i)), d, out + i);
   }
-  for (; i < size; ++i) out[i] += factor * y[i];
+  for (; i < size; ++i) out[i] += factor * wide(y[i]);
 }
 
 /// The ranks first .. last - 1 for one row.
 HWY_ATTR void add_ranks(const float* x, const LowRank& change, std::int64_t first, std::int64_t last,
                         float* out) {
   const std::int64_t in = change.down.dim(1), width = change.up.dim(1);
-  for (std::int64_t k = first; k < last; ++k) {
-    const std::int32_t* const columns = change.columns.data<std::int32_t>() + 2 * k;
-    const float inside = dot(x, change.down.data<float>() + k * in, in);
-    add_scaled(inside, change.up.data<float>() + k * width + columns[0], columns[1] - columns[0],
-               out + columns[0]);
-  }
+  with_elements(change.down.dtype(), change.down.data<void>(), [&]<typename T>(const T* down) HWY_ATTR {
+    const T* const up = change.up.data<T>();
+    for (std::int64_t k = first; k < last; ++k) {
+      const std::int32_t* const columns = change.columns.data<std::int32_t>() + 2 * k;
+      const float inside = dot(x, down + k * in, in) * change.scales.data<float>()[k];
+      add_scaled(inside, up + k * width + columns[0], columns[1] - columns[0], out + columns[0]);
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -32,6 +32,7 @@ class OperationList {
   void add(const LowRank& change) {
     add(change.down);
     add(change.up);
+    add(change.scales);
     add(change.columns);
     add(change.firsts);
   }

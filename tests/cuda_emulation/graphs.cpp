@@ -209,8 +209,8 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.combine_rows(x, places, shares, Epilogue::kStore, out2); }});
     const Tensor whose = upload_ints(device, {0, 0, 0}), whose2 = upload_ints(device, {0, 0, 0}),
                  firsts = upload_ints(device, {0, 1}), columns = upload_ints(device, {0, 2}).reshaped({1, 2});
-    const LowRank change{some({1, 16}), some({1, 16}), columns, firsts},
-        change2{some({1, 16}), some({1, 16}), columns, firsts};
+    const LowRank change{some({1, 16}), some({1, 16}), some({1}), columns, firsts},
+        change2{some({1, 16}), some({1, 16}), some({1}), columns, firsts};
     tells_apart({[&] { device.add_low_rank(x, whose, change, out); },
                  [&] { device.add_low_rank(x2, whose, change, out); },
                  [&] { device.add_low_rank(x, whose2, change, out); },

@@ -14,7 +14,8 @@ namespace {
 struct Adapters {
   std::vector<std::int32_t> firsts{0}, columns;
   std::size_t in, out;
-  Values down, up;
+  DType dtype = DType::kFloat32;
+  Values down, up, scales;
 
   Adapters(const std::vector<int>& ranks, std::size_t inputs, std::size_t outputs)
       : in(inputs), out(outputs) {
@@ -22,6 +23,7 @@ struct Adapters {
     const auto count = static_cast<std::size_t>(firsts.back());
     down = random_values(count * in, 2);
     up = random_values(count * out, 3);
+    scales = random_values(count, 6, 2.0f);
     for (std::size_t k = 0; k < count; ++k) {
       const std::size_t first = k % 3 == 0 ? 0 : out / 3, last = k % 3 == 1 ? out - out / 4 : out;
       columns.push_back(static_cast<std::int32_t>(first));
@@ -32,9 +34,20 @@ struct Adapters {
     }
   }
 
+  /// The numbers of A and B as they come back from that type.
+  Adapters in_type(DType dtype) const {
+    Adapters narrow = *this;
+    narrow.dtype = dtype;
+    narrow.down = rounded(down, dtype);
+    narrow.up = rounded(up, dtype);
+    return narrow;
+  }
+
   LowRank on(Device& device) const {
     const std::size_t count = columns.size() / 2;
-    return {upload(device, shape_of(count, in), down), upload(device, shape_of(count, out), up),
+    return {upload_as(dtype, device, shape_of(count, in), down),
+            upload_as(dtype, device, shape_of(count, out), up),
+            upload(device, shape_of(1, count), scales).reshaped({static_cast<std::int64_t>(count)}),
             upload_ints(device, columns).reshaped(shape_of(count, 2)), upload_ints(device, firsts)};
   }
 
@@ -50,7 +63,8 @@ struct Adapters {
         for (std::size_t i = 0; i < in; ++i)
           inside += static_cast<double>(x[r * in + i]) * static_cast<double>(down[k * in + i]);
         for (std::size_t o = 0; o < out; ++o)
-          result[r * out + o] += inside * static_cast<double>(up[k * out + o]);
+          result[r * out + o] +=
+              static_cast<double>(scales[k]) * inside * static_cast<double>(up[k * out + o]);
       }
     }
     return result;
@@ -60,15 +74,17 @@ struct Adapters {
 TEST_CASE("add_low_rank changes each row by the ranks of its own adapter, and a row without one not at all") {
   for (const auto& [in, out] : std::vector<std::pair<std::size_t, std::size_t>>{
            {1, 4}, {3, 7}, {16, 16}, {75, 33}, {256, 768}, {1030, 259}}) {
-    const Adapters adapters({8, 0, 1, 40}, in, out);
     for (const std::size_t rows : {1u, 2u, 7u, 70u}) {
+      const DType stored = kTypes[(rows + in) % 3];
+      const Adapters adapters = Adapters({8, 0, 1, 40}, in, out).in_type(stored);
       std::vector<std::int32_t> chosen(rows);
       for (std::size_t r = 0; r < rows; ++r) chosen[r] = static_cast<std::int32_t>((r * 7 + 3) % 5) - 1;
       const Values before = random_values(rows * out, 5);
       on_every_device([&, in = in, out = out](Device& device) {
         for (const DType dtype : {DType::kFloat32, device.operand_dtype(1000, DType::kFloat16),
                                   device.operand_dtype(1000, DType::kBFloat16)}) {
-          INFO(rows, " rows of ", in, " inputs in ", to_string(dtype), ", ", out, " outputs");
+          INFO(rows, " rows of ", in, " inputs in ", to_string(dtype), ", ", out, " outputs, adapters in ",
+               to_string(stored));
           const Values x = rounded(random_values(rows * in, 4), dtype);
           Tensor result = upload(device, shape_of(rows, out), before);
           device.add_low_rank(upload_as(dtype, device, shape_of(rows, in), x), upload_ints(device, chosen),
