@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <span>
 #include <utility>
@@ -20,7 +21,11 @@ class EndedTexts : public PagedEngine {
 
   /// The first `slots` rows of the cache are those of the batch; each other row can keep a text.
   EndedTexts(Model& model, PagedKvCache& cache, int slots, bool prefix_caching)
-      : PagedEngine(model, cache, prefix_caching), cache_(cache), fed_(slots) {
+      : PagedEngine(model, cache, prefix_caching),
+        model_(model),
+        cache_(cache),
+        fed_(slots),
+        adapters_(slots, kNoAdapter) {
     for (int row = slots; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
   }
 
@@ -28,35 +33,44 @@ class EndedTexts : public PagedEngine {
   bool make_room(const Row& row, int r) override {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
-    while (!PagedEngine::make_room(row, r)) {
+    adapters_[r] = row.options.adapter;
+    while (!make_keyed_room(row, r)) {
       if (!forget_oldest()) return false;
     }
     if (!joins) return true;
     const int shared = cache_.length(r);
-    if (continue_ended(row.tokens, r)) {
+    std::vector<int> keys = keys_of(row.tokens, r);
+    if (continue_ended(keys, r)) {
       PagedEngine::make_room(row, r);  // there are blocks for it: its row has some more now
       if (joined() > joined_before) more_found_ += cache_.length(r) - shared;
     }
-    fed_[r].assign(row.tokens.begin(), row.tokens.begin() + cache_.length(r));
+    keys.resize(static_cast<std::size_t>(cache_.length(r)));
+    fed_[r] = std::move(keys);
     return true;
   }
 
   Logits forward(std::span<const std::span<const int>> sequences) override {
-    for (std::size_t r = 0; r < sequences.size(); ++r) {
-      fed_[r].insert(fed_[r].end(), sequences[r].begin(), sequences[r].end());
+    model_.use_adapters({adapters_.begin(), adapters_.begin() + std::ssize(sequences)});
+    const Logits logits = ModelEngine::forward(sequences);
+    for (int r = 0; r < std::ssize(sequences); ++r) {
+      const std::vector<int> keys = keys_of(sequences[r], r);
+      fed_[r].insert(fed_[r].end(), keys.begin(), keys.end());
+      cache_.remember(r, keys);
     }
-    return PagedEngine::forward(sequences);
+    return logits;
   }
 
   void move_row(int from, int to) override {
     PagedEngine::move_row(from, to);
     std::swap(fed_[from], fed_[to]);
+    std::swap(adapters_[from], adapters_[to]);
   }
 
   void clear_row(int r) override {
     // If the last block is full, all are found without the row.
     if (cache_.length(r) % kBlockSize > 0) keep(r);
     PagedEngine::clear_row(r);
+    adapters_[r] = kNoAdapter;
   }
 
   double found() const { return PagedEngine::found() + more_found_; }
@@ -66,6 +80,23 @@ class EndedTexts : public PagedEngine {
     int row;  // of the cache
     std::vector<int> tokens;
   };
+
+  /// By what the cache knows these tokens of row r. Their keys and values depend on the adapter, so each
+  /// adapter has numbers of its own for the whole vocabulary.
+  std::vector<int> keys_of(std::span<const int> tokens, int r) const {
+    const int first = (adapters_[r] - kNoAdapter) * model_.config().vocab_size;
+    std::vector<int> keys(tokens.begin(), tokens.end());
+    for (int& key : keys) key += first;
+    return keys;
+  }
+
+  /// PagedEngine::make_room, which looks up a text that joins by its tokens: here by the keys of these.
+  bool make_keyed_room(const Row& row, int r) {
+    if (adapters_[r] == kNoAdapter || cache_.blocks(r) > 0) return PagedEngine::make_room(row, r);
+    Row keyed = row;
+    keyed.tokens = keys_of(row.tokens, r);
+    return PagedEngine::make_room(keyed, r);
+  }
 
   /// Moves the longest ended text that `text` begins with to row r, unless r already has as much of it.
   bool continue_ended(std::span<const int> text, int r) {
@@ -110,11 +141,13 @@ class EndedTexts : public PagedEngine {
     ended_.erase(one);
   }
 
+  Model& model_;
   PagedKvCache& cache_;
-  std::vector<std::vector<int>> fed_;  // the tokens that each row of the batch has in the cache
-  std::deque<Ended> ended_;            // the oldest first
-  std::vector<int> empty_;             // rows for more of them
-  double more_found_ = 0.0;            // tokens of texts that joined, beyond the full blocks
+  std::vector<std::vector<int>> fed_;   // the keys of the tokens that each row of the batch has in the cache
+  std::vector<std::int32_t> adapters_;  // of each row of the batch
+  std::deque<Ended> ended_;             // the oldest first
+  std::vector<int> empty_;              // rows for more of them
+  double more_found_ = 0.0;             // tokens of texts that joined, beyond the full blocks
 };
 
 }  // namespace staircase

@@ -52,7 +52,7 @@ CompletionReply::~CompletionReply() = default;
 /// of OpenAI's documentation.
 std::string CompletionReply::begin_of_object() const {
   return fmt::format(R"({{"id":"{}","object":"{}","created":{},"model":{},"choices":[)", id_,
-                     form_.object(request_->stream), created_, in_json(model_.name));
+                     form_.object(request_->stream), created_, in_json(model_.name_of(request_->adapter)));
 }
 
 std::string CompletionReply::end_of_object(bool with_use) const {

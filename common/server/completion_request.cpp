@@ -78,6 +78,12 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   add("--max-new-tokens", &max_tokens, "", at_least(0));
   add("--logprobs", &logprobs, "", between(0, 20));
   add("--echo", &echo, "");
+  if (adapter != kNoAdapter && score()) {
+    throw HttpError(400,
+                    "the log-probabilities of a prompt (echo with logprobs) are those of a model alone, not "
+                    "with an adapter: leave one of them out",
+                    "echo", "unsupported_parameter");
+  }
   reject_errors("prompt", [&] { read_prompts(model); });
 }
 
@@ -92,7 +98,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   // In other implementations, these mean that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
-  require_model(*body_, model);
+  adapter = require_model(*body_, model);
   add("--n", &n, "", between(1, kMaxTexts));
   add("--stream", &stream, "");
   reject_errors("user", [&] {
@@ -247,6 +253,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
 
 RowOptions row_options(CompletionRequest& request) {
   RowOptions options;
+  options.adapter = request.adapter;
   add_options(request, options);
   MinPOptions tail;
   add_options(request, tail, options.sampling);

@@ -28,7 +28,13 @@ struct ServedModel {
   ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
               std::int64_t most_positions = std::numeric_limits<int>::max());
 
+  /// The model's own, or that of an adapter.
+  const std::string& name_of(int adapter) const {
+    return adapter == kNoAdapter ? name : adapters[static_cast<std::size_t>(adapter)];
+  }
+
   std::string name, folder;
+  std::vector<std::string> adapters = {};  ///< their names, by which a request chooses one as its model
   const Tokenizer* tokenizer;
   int n_positions, vocab_size;
   EndTokens ends;
@@ -56,6 +62,7 @@ class CompletionRequest : public OptionSink {
 
   const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
 
+  int adapter = kNoAdapter;    ///< of all texts, among those of the model
   int n = 1;                   ///< texts per prompt
   bool stream = false;         ///< the answer arrives in parts
   bool include_usage = false;  ///< the last part of a stream counts the tokens

@@ -219,9 +219,13 @@ struct CompletionServer {
     json description = json::parse(kOpenApi);
     json& schemas = description["components"]["schemas"];
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
+    json names = model.adapters;
+    names.insert(names.begin(), model.name);
+    json with_null = names;
+    with_null.push_back(nullptr);
     for (const char* body :
          {"CompletionRequest", "ChatRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"})
-      schemas[body]["properties"]["model"]["enum"] = {model.name, nullptr};
+      schemas[body]["properties"]["model"]["enum"] = with_null;
     for (const char* body : {"CompletionRequest", "ChatRequest"})
       schemas[body]["properties"]["max_tokens"]["maximum"] = model.n_positions;
     schemas["ChatRequest"]["properties"]["max_completion_tokens"]["maximum"] = model.n_positions;
@@ -232,26 +236,30 @@ struct CompletionServer {
     for (const Route& route : routes()) {
       if (route.chats && prompts == nullptr) description["paths"].erase(route.path);
     }
-    description["paths"][kModel]["get"]["parameters"][0]["schema"]["enum"] = {model.name};
+    description["paths"][kModel]["get"]["parameters"][0]["schema"]["enum"] = names;
     exchange->send({.body = description.dump(2)});
   }
 
-  json one_model() const {
-    return {{"id", model.name},
-            {"object", "model"},
-            {"created", started},
-            {"owned_by", "staircase"},
-            {"context_length", model.n_positions}};
+  /// An adapter as vLLM lists it: a model whose parent is the model that it changes.
+  json one_model(int adapter) const {
+    json listed{{"id", model.name_of(adapter)},
+                {"object", "model"},
+                {"created", started},
+                {"owned_by", "staircase"},
+                {"context_length", model.n_positions}};
+    if (adapter != kNoAdapter) listed["parent"] = model.name;
+    return listed;
   }
 
   void list_models(const std::shared_ptr<Exchange>& exchange) {
-    exchange->send({.body = json{{"object", "list"}, {"data", {one_model()}}}.dump()});
+    json models = json::array();
+    for (int i = kNoAdapter; i < std::ssize(model.adapters); ++i) models.push_back(one_model(i));
+    exchange->send({.body = json{{"object", "list"}, {"data", models}}.dump()});
   }
 
   void show_model(const std::shared_ptr<Exchange>& exchange) {
     const std::string name = exchange->request().path.substr(std::string_view(kModel).find('{'));
-    require_model(name, model);
-    exchange->send({.body = one_model().dump()});
+    exchange->send({.body = one_model(require_model(name, model)).dump()});
   }
 
   /// Processes a body in the server thread, once it is read.
@@ -311,7 +319,8 @@ struct CompletionServer {
       return [this, exchange, request] {
         const auto on_answer = [this, request](const std::vector<int>& answer) {
           writer.post([this, request, answer] {
-            prompts->answered(request->rendered(), request->prompts().front(), answer);
+            if (request->adapter == kNoAdapter)
+              prompts->answered(request->rendered(), request->prompts().front(), answer);
           });
         };
         submit(exchange, *request,

@@ -30,6 +30,7 @@ class PromptScorer {
     const int done = static_cast<int>(scored_->size()) - 1, rest = static_cast<int>(prompt_.size()) - done;
     const int count = std::min(rest, chunk_.value_or(rest));
     const auto fed = std::span<const int>(prompt_).subspan(done, count);
+    model_.use_adapters({});  // a request with an adapter has no scores
     const std::span<const float> logits = model_.last_logits(fed, count, *cache_);  // [count, vocab_size]
     const std::size_t vocab_size = logits.size() / count;
     for (int i = 0; i < count && scored_->size() < prompt_.size(); ++i) {

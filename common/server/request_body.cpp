@@ -109,18 +109,22 @@ void refuse_keys(const json& object, const std::map<std::string, json>& refused,
   }
 }
 
-void require_model(const std::string& name, const ServedModel& model) {
-  if (name == model.name) return;
-  throw HttpError(404, fmt::format("there is no model {}, but one named {}", quote(name), quote(model.name)),
+int require_model(const std::string& name, const ServedModel& model) {
+  if (name == model.name) return kNoAdapter;
+  const auto adapter = std::ranges::find(model.adapters, name);
+  if (adapter != model.adapters.end()) return static_cast<int>(adapter - model.adapters.begin());
+  throw HttpError(404,
+                  fmt::format("there is no model {}, but one named {}{}", quote(name), quote(model.name),
+                              model.adapters.empty() ? "" : ", with the adapters that /v1/models lists"),
                   "model", "model_not_found");
 }
 
-void require_model(JsonOptions& body, const ServedModel& model) {
-  reject_errors("model", [&] {
+int require_model(JsonOptions& body, const ServedModel& model) {
+  return reject_errors("model", [&] {
     const json* const name = body.find("model");
-    if (name == nullptr) return;
+    if (name == nullptr) return static_cast<int>(kNoAdapter);
     if (!name->is_string()) refuse("model", *name, "a text");
-    require_model(name->get<std::string>(), model);
+    return require_model(name->get<std::string>(), model);
   });
 }
 

@@ -49,11 +49,12 @@ auto reject_errors(const std::string& key, const Work& work) {
   }
 }
 
-/// Throws HttpError with status 404 for the name of another model.
-void require_model(const std::string& name, const ServedModel& model);
+/// The adapter with that name, or kNoAdapter for the model alone. Throws HttpError with status 404 for the
+/// name of another model.
+int require_model(const std::string& name, const ServedModel& model);
 
-/// The same for the name in a body, if it has one.
-void require_model(JsonOptions& body, const ServedModel& model);
+/// The same for the name in a body; kNoAdapter if it has none.
+int require_model(JsonOptions& body, const ServedModel& model);
 
 /// Throws Error with the name if the value is not a token id.
 int token_id(const std::string& name, const nlohmann::json& value, const ServedModel& model);

@@ -1,0 +1,67 @@
+// The adapters of a server, each by a name that requests choose as their model.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/options.h"
+#include "common/base/quoted.h"
+#include "common/model/model.h"
+#include "common/model/model_folder.h"
+
+namespace staircase {
+
+struct AdapterOptions {
+  static constexpr std::size_t kMost = 1024;
+
+  std::vector<std::string> pairs = {};  ///< "NAME=DIR"
+};
+
+inline void add_options(OptionSink& sink, AdapterOptions& options) {
+  sink.add("--adapter", &options.pairs,
+           "NAME=DIR: a LoRA adapter, which requests choose by NAME as their model; repeatable");
+  sink.rule([&options] {
+    if (options.pairs.size() > AdapterOptions::kMost) {
+      throw UsageError("--adapter is given {} times, but a server has at most {} adapters",
+                       options.pairs.size(), AdapterOptions::kMost);
+    }
+    for (const std::string& pair : options.pairs) {
+      const std::size_t equals = pair.find('=');
+      if (equals == pair.npos || equals == 0 || equals + 1 == pair.size())
+        throw UsageError("--adapter {}: it must be NAME=DIR, such as aesop=models/adapters/aesop",
+                         typed(pair));
+    }
+  });
+}
+
+/// Their names, in the order of the model's list. Throws UsageError for one that two adapters have, or that
+/// is the model's.
+inline std::vector<std::string> names_of(const AdapterOptions& options, const std::string& model) {
+  std::vector<std::string> names;
+  for (const std::string& pair : options.pairs) {
+    names.push_back(pair.substr(0, pair.find('=')));
+    if (names.back() == model) throw UsageError("--adapter {}: this is the model's own name", typed(pair));
+    if (std::ranges::count(names, names.back()) > 1)
+      throw UsageError("--adapter {}: another adapter has this name already", typed(pair));
+  }
+  return names;
+}
+
+/// Gives the model these adapters. Throws Error with one sentence for a folder that cannot be one of them.
+inline void load_adapters(Model& model, const AdapterOptions& options) {
+  // A server numbers the tokens of each adapter anew (ended_texts.h).
+  const auto most = static_cast<std::size_t>(std::numeric_limits<int>::max() / model.config().vocab_size - 1);
+  if (options.pairs.size() > most) {
+    throw Error("a vocabulary of {} tokens leaves room for {} adapters, not {}", model.config().vocab_size,
+                most, options.pairs.size());
+  }
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& pair : options.pairs)
+    folders.push_back(find_adapter(pair.substr(pair.find('=') + 1)));
+  model.load_adapters(folders);
+}
+
+}  // namespace staircase
