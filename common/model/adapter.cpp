@@ -170,7 +170,7 @@ class AdapterConfig {
     return nullptr;
   }
 
-  /// The number behind a list of layers in a name, as PEFT finds it: "transformer.h.11.attn" has 11.
+  /// The number after a list of layers in a name, as PEFT finds it: "transformer.h.11.attn" has 11.
   std::optional<int> layer_of(const std::string& module) const {
     const json* const pattern = settings_.find("layers_pattern");
     for (std::size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
