@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -176,6 +177,16 @@ class Device {
     return {reinterpret_cast<const std::int32_t*>(bits.data()), bits.size()};
   }
 
+  /// Starts the same copy, and returns what waits for it alone. Operations that follow may change `source`
+  /// and run meanwhile, if the device has given(). `memory` must not change before they have come.
+  virtual std::function<std::span<const std::int32_t>()> start_to_host(const Tensor& source, Tensor& memory) {
+    return [this, source, &memory] { return ints_to_host(source, memory); };
+  }
+
+  /// How many operations and copies to the device it has been given, if they may still run after their call
+  /// has returned. Then it gains from the next ones before the host has the results of the last.
+  virtual std::optional<std::uint64_t> given() const { return {}; }
+
   /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, otherwise
   /// [rows, columns].
   virtual Tensor load(const HostArray& array) = 0;
@@ -306,8 +317,11 @@ class Device {
                             Tensor& out) = 0;
 
   /// out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any number of
-  /// x[r] is infinite or NaN. x [rows, width] float32, out [rows] int32.
-  virtual void argmax(const Tensor& x, Tensor& out) = 0;
+  /// x[r] is infinite or NaN. x [rows, width] float32, out [rows] int32. A batch of one token for each row
+  /// becomes the next one of these sequences: its tokens are those of `out`, with 0 for -1, and each start is
+  /// larger by 1.
+  virtual void argmax(const Tensor& x, Tensor& out, Batch* batch) = 0;
+  void argmax(const Tensor& x, Tensor& out) { argmax(x, out, nullptr); }
 
   /// Part of a row of logits, from which a token can be drawn. out[r] = [the indices of the k largest numbers
   /// of x[r] in falling order, the lowest one of equals first | these k numbers | log Σ_i exp(x[r, i])]. All

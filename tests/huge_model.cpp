@@ -87,7 +87,7 @@ class CountingDevice : public Device {
   void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
   void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
   void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
-  void argmax(const Tensor& x, Tensor& out) override {
+  void argmax(const Tensor& x, Tensor& out, Batch*) override {
     for (std::int64_t row = 0; row < x.dim(0); ++row) {
       out.data<std::int32_t>()[row] = staircase::argmax({x.data<float>() + row * x.dim(1), kHugeVocabulary});
     }

@@ -24,8 +24,9 @@ struct LargestLogits {
 
 /// How a model gives its logits away, and learns what the next pass should bring to the host.
 struct LogitsUse {
-  /// Returns all, on the host. If that is `expected` of the next pass, too, it copies them at once.
-  std::function<std::span<const float>(bool expected)> read;
+  /// Returns some whole rows, on the host: `count` numbers from the first one on. If that is `expected` of
+  /// the next pass, too, it may copy them at once.
+  std::function<std::span<const float>(std::size_t first, std::size_t count, bool expected)> read;
   /// As many of the largest would be enough for a row.
   std::function<void(std::size_t count)> ask = [](std::size_t) {};
 };
@@ -82,7 +83,7 @@ class Logits {
 
  private:
   std::span<const float> read(bool expected) const {
-    return (use_.read ? use_.read(expected) : values_).subspan(first_, size_);
+    return use_.read ? use_.read(first_, size_, expected) : values_.subspan(first_, size_);
   }
   std::span<const std::int32_t> found_of_row() const {
     const std::size_t width = 2 * k_ + 1;

@@ -32,6 +32,22 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
               reason);
 }
 
+/// Whether each row of the cache has memory for one more position, without an append. In a ring, that memory
+/// may hold a position to which a row goes back.
+bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
+  if (!cache.keeps() || cache.most_at_once() < std::numeric_limits<int>::max()) return false;
+  for (int layer = 0; layer < config.n_layer; ++layer) {
+    const KeysValues kept = cache.layer(layer);
+    const std::int64_t size = kept.keys.dim(2);  // of a row, or of a block
+    for (int row = 0; row < static_cast<int>(rows); ++row) {
+      const int length = cache.length(row);
+      if (length >= config.n_positions) return false;
+      if (kept.blocks.size() > 0 ? length % size == 0 : length >= size) return false;
+    }
+  }
+  return true;
+}
+
 /// From here on the pass leaves it to the devices what ranks exchange, if all of them can do that. Else the
 /// host does it, but only for whole blocks: the numbers of a matrix depend on the kind of the device.
 void join_devices(Device& device, Ranks& ranks, Split split) {
@@ -246,27 +262,74 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
                       KvCache& cache, Copy copy) {
   unread_ = Tensor();
   read_ = {};
+  read_rows_.clear();
   // The cache changes only now that every sequence is known to be valid.
   int row = 0;
   for (const std::span<const int> sequence : sequences) {
     if (cache.length(row) == 0) cache.begin_row(row);
     cache.append(row++, static_cast<int>(sequence.size()));
   }
+  const std::size_t rows = packed.wanted_rows.size();
+  const std::optional<NextPass> next = std::exchange(next_, {});
+  const bool guessed =
+      next && next->cache == &cache && next->tokens == packed.tokens && next->starts == packed.starts;
+  // The device may have done other work since, as on the same cache.
+  const bool has_begun = guessed && next->started.found && next->given == device_->given();
+  guessed_ = guessed && (has_begun || !next->started.found) ? guessed_ + 1 : 0;
   if (before_pass_) before_pass_({sequences, packed.starts, count, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
-  SingleRank alone;
-  chosen_experts_.clear();
-  Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotaries(), packed,
-            cache, *memory_,
-            {on_stage_, attention_ ? &*attention_ : nullptr, after_pass_ ? &chosen_experts_ : nullptr});
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
   }
   const bool lazy = copy == Copy::kOnceRead;
   const std::size_t asked = std::exchange(asked_, 0);
-  const bool stay = lazy && !std::exchange(were_read_, false) && !after_pass_ && !fitted_vocabulary_;
+  const std::vector<bool> wanted = lazy ? std::exchange(wanted_, {}) : std::vector<bool>();
+  const bool at_once = !wanted.empty() && 2 * std::ranges::count(wanted, true) >= std::ssize(wanted);
+  const bool stay = lazy && !at_once && !after_pass_ && !fitted_vocabulary_;
   const std::int64_t k = stay ? largest_to_find(asked) : 0;
+  const bool is_greedy = stay && k == 0 && packed.one_each() && may_run_ahead();
+  const Started started =
+      is_greedy && has_begun ? next->started : start(packed, cache, PassInput::kFromHost, stay, k);
+  if (stay) {
+    Started after;
+    if (is_greedy && guessed_ >= kSureAfter && has_room(cache, packed.starts.size(), config_)) {
+      after = start_next(packed.starts.size(), cache);
+    }
+    const auto found = started.found();
+    bool finite = true;
+    for (auto row = found; !row.empty(); row = row.subspan(2 * static_cast<std::size_t>(k) + 1)) {
+      finite = finite && row[0] >= 0;
+    }
+    if (finite) {
+      unread_ = started.logits;
+      if (is_greedy) {
+        next_ = {&cache, {found.begin(), found.end()}, packed.starts, device_->given(), after};
+        for (std::int32_t& position : next_->starts) ++position;
+      }
+      read_rows_.resize(rows);
+      return Logits(found, static_cast<std::size_t>(k), static_cast<std::size_t>(config_.vocab_size),
+                    use(rows));
+    }
+  }
+  const std::span<const float> logits = device_->to_host(started.logits, memory_->host_logits);
+  check_finite(logits, cache, dtype_);
+  if (after_pass_) {
+    const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
+    after_pass_({sequences, packed.starts, count, logits, cache, attention, chosen_experts_});
+  }
+  read_ = fitted(logits);
+  return lazy ? Logits(read_, use(rows)) : Logits(read_);
+}
+
+Model::Started Model::start(const PackedTokens& packed, KvCache& cache, PassInput input, bool stay,
+                            std::int64_t k) {
+  SingleRank alone;
+  chosen_experts_.clear();
+  Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotaries(), packed,
+            cache, *memory_,
+            {on_stage_, attention_ ? &*attention_ : nullptr, after_pass_ ? &chosen_experts_ : nullptr},
+            input);
   const auto run = [&] {
     pass.begin();
     if (run_) {
@@ -274,10 +337,11 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
     } else {
       network_->run(pass);
     }
-    if (stay) {
-      Tensor found = pass.found(k);
-      k > 0 ? device_->k_largest(pass.logits(), k, found) : device_->argmax(pass.logits(), found);
-    }
+    if (!stay) return;
+    Tensor found = pass.found(k);
+    Batch batch = pass.batch();
+    if (k > 0) return device_->k_largest(pass.logits(), k, found);
+    device_->argmax(pass.logits(), found, packed.one_each() && device_->given() ? &batch : nullptr);
   };
   if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks || config_.n_experts > 0) {
     run();  // what happens in between is no operation of a device alone
@@ -291,25 +355,24 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
     }
     device_->run(run, key);
   }
-  if (stay) {
-    const auto found = device_->ints_to_host(pass.found(k), memory_->host_found);
-    bool finite = true;
-    for (auto row = found; !row.empty(); row = row.subspan(2 * static_cast<std::size_t>(k) + 1)) {
-      finite = finite && row[0] >= 0;
-    }
-    if (finite) {
-      unread_ = pass.logits();
-      return Logits(found, static_cast<std::size_t>(k), static_cast<std::size_t>(config_.vocab_size), use());
-    }
-  }
-  const std::span<const float> logits = device_->to_host(pass.logits(), memory_->host_logits);
-  check_finite(logits, cache, dtype_);
-  if (after_pass_) {
-    const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
-    after_pass_({sequences, packed.starts, count, logits, cache, attention, chosen_experts_});
-  }
-  read_ = fitted(logits);
-  return lazy ? Logits(read_, use()) : Logits(read_);
+  if (!stay) return {pass.logits(), {}};
+  return {pass.logits(), device_->start_to_host(pass.found(k), memory_->host_found)};
+}
+
+bool Model::may_run_ahead() const {
+  return device_->given() && !on_stage_ && !attention_ && !before_pass_ && !run_ && !ranks_ &&
+         split_ != Split::kBlocks && config_.n_experts == 0 && adapter_folders_.empty();
+}
+
+// The logits of the pass before may still be read, and what it has found is on its way to the host. So this
+// pass leaves both elsewhere.
+Model::Started Model::start_next(std::size_t rows, KvCache& cache) {
+  std::swap(memory_->logits, memory_->other_logits);
+  std::swap(memory_->host_found, memory_->other_host_found);
+  const int unknown = 0;
+  const std::vector<std::span<const int>> sequences(rows, {&unknown, 1});
+  const PackedTokens packed(sequences, 1, cache, config_, config_.vocab_size);
+  return start(packed, cache, PassInput::kOnDevice, true, 0);
 }
 
 std::int64_t Model::largest_to_find(std::size_t asked) const {
@@ -322,13 +385,30 @@ std::int64_t Model::largest_to_find(std::size_t asked) const {
   return device_->is_worth_searching(k, vocab_size) ? k : 0;
 }
 
-LogitsUse Model::use() {
-  const auto read = [this](bool expected) {
-    were_read_ = were_read_ || expected;
-    if (read_.empty()) read_ = device_->to_host(unread_, memory_->host_logits);
-    return read_;
+LogitsUse Model::use(std::size_t rows) {
+  wanted_.resize(rows);
+  const auto read = [this, rows](std::size_t first, std::size_t count, bool expected) {
+    const std::size_t width =
+        (read_.empty() ? static_cast<std::size_t>(unread_.size()) : read_.size()) / rows;
+    for (std::size_t row = first / width; expected && row * width < first + count; ++row) wanted_[row] = true;
+    return this->read(first, count);
   };
   return {read, [this](std::size_t count) { asked_ = std::max(asked_, count); }};
+}
+
+std::span<const float> Model::read(std::size_t first, std::size_t count) {
+  const auto width = static_cast<std::size_t>(config_.vocab_size);
+  if (read_.empty() && count == width && unread_.dim(0) > 1) {
+    const std::size_t row = first / width;
+    std::vector<Tensor>& memory = memory_->host_rows;
+    memory.resize(std::max(memory.size(), row + 1));
+    if (read_rows_[row].empty()) {
+      read_rows_[row] = device_->to_host(unread_.rows(static_cast<std::int64_t>(row), 1), memory[row]);
+    }
+    return read_rows_[row];
+  }
+  if (read_.empty()) read_ = device_->to_host(unread_, memory_->host_logits);
+  return read_.subspan(first, count);
 }
 
 std::span<const float> Model::fitted(std::span<const float> logits) {

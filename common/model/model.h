@@ -23,6 +23,7 @@ namespace staircase {
 
 class Network;
 class Pass;
+enum class PassInput;
 struct PackedTokens;
 struct PassMemory;
 struct Share;
@@ -129,10 +130,17 @@ class Model {
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
   std::span<const float> next_logits(std::span<const int> tokens, KvCache& cache);
 
-  /// The same, but the logits stay on the device until they are read. Only the largest of each row comes to
-  /// the host, or the k largest if a row has asked for k in the last call. If those of the last call were
-  /// read, these are copied at once: two copies in turn cost more than one.
+  /// The same, but the logits stay on the device until they are read, each row for itself. Only the largest
+  /// of each row comes to the host, or the k largest if a row has asked for k in the last call. If half of
+  /// the rows of the last call were read, or more, all of these are copied at once: two copies in turn cost
+  /// more than one.
+  ///
+  /// A device that can computes the pass after this one while the host still works on this one, once
+  /// kSureAfter calls in turn have continued each sequence with its most likely token. It guesses that the
+  /// next call does so, too. A wrong guess, as where a text ends, costs the device a pass, and changes no
+  /// result.
   Logits lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
+  static constexpr int kSureAfter = 16;
 
   /// From now on, a single sequence with a cache is computed in parts of kPart tokens, and `check` is called
   /// before each further part. If it throws, the caller gets its exception, and the cache holds the parts so
@@ -193,7 +201,30 @@ class Model {
   /// reading all takes less time.
   std::int64_t largest_to_find(std::size_t asked) const;
   /// Of the logits that a pass has left on the device, or copied at once.
-  LogitsUse use();
+  LogitsUse use(std::size_t rows);
+  /// Some whole rows of them, on the host.
+  std::span<const float> read(std::size_t first, std::size_t count);
+
+  /// Where a pass leaves what it finds.
+  struct Started {
+    Tensor logits;
+    std::function<std::span<const std::int32_t>()> found;  // waits for it
+  };
+
+  /// The pass after a greedy one, if each sequence continues with its most likely token.
+  struct NextPass {
+    const KvCache* cache;
+    std::vector<std::int32_t> tokens, starts;
+    std::optional<std::uint64_t> given;  // Device::given, up to here
+    Started started;                     // or empty
+  };
+
+  /// Starts a pass. If its logits stay on the device, it finds the k largest of each row, or the largest one.
+  Started start(const PackedTokens& packed, KvCache& cache, PassInput input, bool stay, std::int64_t k);
+  /// Starts the one that continues that many rows with the tokens that are still on the device.
+  Started start_next(std::size_t rows, KvCache& cache);
+  /// Whether the host has nothing to do in a pass.
+  bool may_run_ahead() const;
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
 
@@ -212,10 +243,13 @@ class Model {
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
-  Tensor unread_;                // the logits of the last pass, if they stay on the device
-  std::span<const float> read_;  // on the host, once they are there
-  bool were_read_ = false;       // those of lazy_logits, by a row that needs all
-  std::size_t asked_ = 0;        // of the largest of lazy_logits
+  Tensor unread_;                                  // the logits of the last pass, if they stay on the device
+  std::span<const float> read_;                    // all on the host, once they are there
+  std::vector<std::span<const float>> read_rows_;  // of those that stay on the device
+  std::vector<bool> wanted_;                       // rows of lazy_logits that need all of their logits
+  std::size_t asked_ = 0;                          // of the largest of lazy_logits
+  std::optional<NextPass> next_;
+  int guessed_ = 0;  // calls in turn that were the expected ones
   std::function<void(Pass&)> run_;
   std::function<void()> check_;
   std::function<void(std::span<float>)> edit_;

@@ -60,12 +60,15 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 }  // namespace
 
-std::array<const Tensor*, 22> PassMemory::on_device() const {
-  return {
-      &indices,  &rotations,     &x,        &projected,       &queries,     &keys,          &values,
-      &attended, &hidden,        &wanted_x, &wanted_attended, &normed,      &logits,        &own_logits,
-      &found,    &router_scores, &chosen,   &shares,          &expert_rows, &expert_inputs, &expert_outputs,
-      &adapted};
+std::array<const Tensor*, 23> PassMemory::on_device() const {
+  return {&indices,       &rotations,       &x,
+          &projected,     &queries,         &keys,
+          &values,        &attended,        &hidden,
+          &wanted_x,      &wanted_attended, &normed,
+          &logits,        &own_logits,      &found,
+          &router_scores, &chosen,          &shares,
+          &expert_rows,   &expert_inputs,   &expert_outputs,
+          &other_logits,  &adapted};
 }
 
 std::size_t PassMemory::bytes() const {
@@ -121,7 +124,7 @@ PackedTokens PackedTokens::part(Slice sequences) const {
 
 Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part,
            std::span<const Rotary> rotaries, const PackedTokens& packed, KvCache& cache, PassMemory& memory,
-           PassWatchers watchers)
+           PassWatchers watchers, PassInput input)
     : device_(device),
       dtype_(dtype),
       config_(config),
@@ -147,7 +150,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   for (std::int32_t& token : std::span(indices).first(packed.tokens.size())) token = part_.share.row(token);
   Tensor uploaded =
       sized(device_, DType::kInt32, memory_.indices, {static_cast<std::int64_t>(indices.size())});
-  device_.copy_from_host(indices, uploaded);
+  if (input == PassInput::kFromHost) device_.copy_from_host(indices, uploaded);
   std::int64_t first = 0;
   const auto next = [&](const std::vector<std::int32_t>& list) {
     const auto size = static_cast<std::int64_t>(list.size());

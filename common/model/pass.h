@@ -25,10 +25,13 @@ struct PassMemory {
   Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
       logits, own_logits, found, router_scores, chosen, shares, expert_rows, expert_inputs, expert_outputs,
       adapted;
+  Tensor other_logits;                          // of the pass before, if one starts before it has been used
   Tensor host_logits, host_found, host_chosen;  // if the host cannot read the device's memory
+  Tensor other_host_found;
+  std::vector<Tensor> host_rows;  // of logits, where not all are read
 
   /// Everything on the device.
-  std::array<const Tensor*, 22> on_device() const;
+  std::array<const Tensor*, 23> on_device() const;
   std::size_t bytes() const;
 };
 
@@ -56,6 +59,9 @@ struct PackedTokens {
 
   /// Those sequences alone.
   PackedTokens part(Slice sequences) const;
+
+  /// Whether each sequence has one new token, and logits are wanted after it.
+  bool one_each() const { return wants_all && longest == 1 && tokens.size() == starts.size(); }
 
  private:
   PackedTokens() = default;
@@ -91,12 +97,15 @@ struct ExpertRows {
   Tensor places;                     ///< where the copies of a row are, [rows, k] int32
 };
 
+/// Where a pass finds its tokens and positions: it copies them to the device, or the pass before, on the same
+/// sequences, has left them there (Device::argmax).
+enum class PassInput { kFromHost, kOnDevice };
+
 class Pass {
  public:
-  /// Copies `packed` to the device.
   Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part,
        std::span<const Rotary> rotaries, const PackedTokens& packed, KvCache& cache, PassMemory& memory,
-       PassWatchers watchers);
+       PassWatchers watchers, PassInput input = PassInput::kFromHost);
 
   Device& device() const { return device_; }
   Ranks& ranks() const { return part_.ranks; }

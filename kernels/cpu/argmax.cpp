@@ -53,12 +53,16 @@ int argmax(std::span<const float> values) {
   return HWY_DYNAMIC_DISPATCH(argmax_row)(values.data(), static_cast<std::int64_t>(values.size()));
 }
 
-void CpuDevice::argmax(const Tensor& x, Tensor& out) {
+void CpuDevice::argmax(const Tensor& x, Tensor& out, Batch* batch) {
   const std::int64_t width = x.dim(1);
   each_few_rows(x, [&](IndexRange rows) {
     for (std::int64_t r = rows.first; r < rows.last; ++r) {
       const std::span row(x.data<float>() + r * width, static_cast<std::size_t>(width));
-      out.data<std::int32_t>()[r] = all_finite(row) ? staircase::argmax(row) : -1;
+      const std::int32_t index = all_finite(row) ? staircase::argmax(row) : -1;
+      out.data<std::int32_t>()[r] = index;
+      if (batch == nullptr) continue;
+      batch->tokens.data<std::int32_t>()[r] = std::max(index, 0);
+      ++batch->starts.data<std::int32_t>()[r];
     }
   });
 }

@@ -138,7 +138,8 @@ class CpuDevice final : public Device {
   void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen, Tensor& shares) override;
   void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
                     Tensor& out) override;
-  void argmax(const Tensor& x, Tensor& out) override;
+  using Device::argmax;
+  void argmax(const Tensor& x, Tensor& out, Batch* batch) override;
   void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
   /// The rows are on the host, and the heap of a large k costs more than a second look at a short row.
   bool is_worth_searching(std::int64_t k, std::int64_t width) const override { return 64 * k <= width; }

@@ -1,6 +1,7 @@
 // argmax: out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any is not
 // finite. x [rows, width]: every number is read once. Only the indices go to the host: 4 bytes a row, where a
-// row of GPT-2's logits has 201,028.
+// row of GPT-2's logits has 201,028. The next pass does not even wait for these: its tokens and positions are
+// written here, too.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -10,7 +11,8 @@ namespace cuda {
 constexpr int kArgmaxThreads = 1024;
 
 /// One block per row.
-__global__ __launch_bounds__(kArgmaxThreads) void largest(const float* x, int width, std::int32_t* out) {
+__global__ __launch_bounds__(kArgmaxThreads) void largest(const float* x, int width, std::int32_t* out,
+                                                          std::int32_t* tokens, std::int32_t* starts) {
   __shared__ Found warps[kArgmaxThreads / kWarp];
   begin_after_previous();
   const float* const row = x + static_cast<std::int64_t>(blockIdx.x) * width;
@@ -26,15 +28,23 @@ __global__ __launch_bounds__(kArgmaxThreads) void largest(const float* x, int wi
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
   own = warp_largest(warps[lane]);
-  if (lane == 0) out[blockIdx.x] = own.index;
+  if (lane != 0) return;
+  out[blockIdx.x] = own.index;
+  if (tokens == nullptr) return;
+  tokens[blockIdx.x] = max(own.index, 0);
+  ++starts[blockIdx.x];
 }
 
 }  // namespace cuda
 
-void CudaDevice::argmax(const Tensor& x, Tensor& out) {
-  if (listed(Operation::kArgmax, x, out)) return;
+void CudaDevice::argmax(const Tensor& x, Tensor& out, Batch* batch) {
+  if (listed(Operation::kArgmax, x, out, batch == nullptr ? Batch{} : *batch)) return;
+  const auto data = [&](Tensor Batch::*part) {
+    return batch == nullptr ? nullptr : (batch->*part).data<std::int32_t>();
+  };
   cuda::launch("argmax was started", stream(), cuda::blocks(x.dim(0)), cuda::kArgmaxThreads, 0, cuda::largest,
-               x.data<float>(), static_cast<int>(x.dim(1)), out.data<std::int32_t>());
+               x.data<float>(), static_cast<int>(x.dim(1)), out.data<std::int32_t>(), data(&Batch::tokens),
+               data(&Batch::starts));
 }
 
 }  // namespace staircase

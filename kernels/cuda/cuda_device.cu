@@ -140,6 +140,7 @@ Tensor CudaDevice::allocate(DType dtype, const Shape& shape) {
 // source at once, so the copy reads from memory that only this device writes.
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
+  ++given_;
   std::span<const std::byte> rest = std::as_bytes(source);
   for (std::byte* to = destination.data<std::byte>(); !rest.empty();) {
     if (staged_ == staging_.bytes()) wait();
@@ -169,15 +170,38 @@ void CudaDevice::wait() {
   started_ = 0;
 }
 
-std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
+std::span<float> CudaDevice::host_memory(const Tensor& source, Tensor& memory) {
   if (memory.size() < source.size()) {
     wait_if_linked();
     memory = Tensor();
     memory = page_locked(DType::kFloat32, source.shape());
   }
-  const std::span<float> values(memory.data<float>(), static_cast<std::size_t>(source.size()));
+  return {memory.data<float>(), static_cast<std::size_t>(source.size())};
+}
+
+std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
+  const std::span<float> values = host_memory(source, memory);
   copy_to_host(source, std::as_writable_bytes(values));
   return values;
+}
+
+std::function<std::span<const std::int32_t>()> CudaDevice::start_to_host(const Tensor& source,
+                                                                         Tensor& memory) {
+  if (link_) return Device::start_to_host(source, memory);
+  check_not_running();
+  const std::span<float> values = host_memory(source, memory);
+  check(cudaMemcpyAsync(values.data(), source.data<void>(), values.size_bytes(), cudaMemcpyDeviceToHost,
+                        stream()),
+        "results were copied from it");
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event was made");
+  const std::shared_ptr<std::remove_pointer_t<cudaEvent_t>> copied(
+      event, [](cudaEvent_t own) { cudaEventDestroy(own); });
+  check(cudaEventRecord(event, stream()), "an event was recorded");
+  return [copied, values] {
+    check(cudaEventSynchronize(copied.get()), "it computed");
+    return std::span(reinterpret_cast<const std::int32_t*>(values.data()), values.size());
+  };
 }
 
 unsigned* CudaDevice::zeros(std::int64_t count) {

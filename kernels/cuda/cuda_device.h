@@ -31,6 +31,8 @@ class CudaDevice final : public Device {
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   std::span<const float> to_host(const Tensor& source, Tensor& memory) override;
+  std::function<std::span<const std::int32_t>()> start_to_host(const Tensor& source, Tensor& memory) override;
+  std::optional<std::uint64_t> given() const override { return given_; }
   Tensor load(const HostArray& array) override;
   using Device::load_weight;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
@@ -56,7 +58,8 @@ class CudaDevice final : public Device {
   void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen, Tensor& shares) override;
   void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
                     Tensor& out) override;
-  void argmax(const Tensor& x, Tensor& out) override;
+  using Device::argmax;
+  void argmax(const Tensor& x, Tensor& out, Batch* batch) override;
   void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
 
   bool can_join() const override;
@@ -105,6 +108,7 @@ class CudaDevice final : public Device {
   template <typename... Arguments>
   bool listed(Operation operation, const Arguments&... arguments) {
     if (!list_) {
+      ++given_;
       if (link_ && ++started_ > kMostStarted) wait();
       return false;
     }
@@ -160,6 +164,9 @@ class CudaDevice final : public Device {
   /// Memory of the host that the GPU reads and writes directly.
   Tensor page_locked(DType dtype, const Shape& shape) const;
 
+  /// `memory`, page-locked and with room for all of `source`.
+  std::span<float> host_memory(const Tensor& source, Tensor& memory);
+
   /// Ends the life of memory, unless that would wait for kernels that wait for another rank.
   template <typename Free>
   auto deleter(Free free) const {
@@ -180,7 +187,8 @@ class CudaDevice final : public Device {
   /// A GPU takes about a thousand launches. Another one waits until the first are done, and would wait for a
   /// lost rank for ever. So a linked device itself waits after this many operations of some launches each.
   static constexpr int kMostStarted = 64;
-  int started_ = 0;         // operations of a linked device since it waited
+  int started_ = 0;  // operations of a linked device since it waited
+  std::uint64_t given_ = 0;
   Tensor staging_;          // page-locked memory of the host, from which copies to the GPU are made
   std::size_t staged_ = 0;  // bytes of it that the GPU may not have read yet
   Tensor scratch_;

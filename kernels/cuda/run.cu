@@ -80,6 +80,7 @@ void CudaDevice::run(const std::function<void()>& work, std::span<const std::uin
   Graph& graph = recording->second;
   if (!graph) graph.reset(capture(stream(), work));
   const cudaError_t status = graph ? cudaGraphLaunch(graph.get(), stream()) : cudaErrorMemoryAllocation;
+  ++given_;
   if (!lacks_memory(status)) return check(status, "a graph was started");
   recordings_.clear();  // graphs need memory of the GPU, and the work can do without
   work();

@@ -38,11 +38,12 @@ bool reads(const std::function<void(RowOptions& options)>& set) {
     Row own = row_with(set), want = own;
     const std::vector<std::int32_t> largest = {argmax(logits)};
     bool read = false;
-    const Token token = take_token(own, Logits(largest, 0, logits.size(), {[&](bool) {
-                                                 read = true;
-                                                 return std::span<const float>(logits);
-                                               }}),
-                                   ends);
+    const Token token =
+        take_token(own, Logits(largest, 0, logits.size(), {[&](std::size_t, std::size_t, bool) {
+                                 read = true;
+                                 return std::span<const float>(logits);
+                               }}),
+                   ends);
     const Token expected = take_token(want, std::span<const float>(logits), ends);
     CHECK(token.id == expected.id);
     CHECK(token.text == expected.text);
@@ -97,10 +98,10 @@ TEST_CASE("the largest logit of each row is known without reading any") {
   const std::vector<float> two = {0.0f, 1.0f, 2.0f, 5.0f, 4.0f, 5.0f};
   const std::vector<std::int32_t> largest = {2, 0};
   int reads = 0;
-  const LogitsUse use{[&](bool expected) {
+  const LogitsUse use{[&](std::size_t first, std::size_t count, bool expected) {
     CHECK(expected);
     ++reads;
-    return std::span<const float>(two);
+    return std::span<const float>(two).subspan(first, count);
   }};
   const Logits plain(two), watched(std::span<const float>(two), use), on_device(largest, 0, 3, use);
   for (const Logits& logits : {plain, watched, on_device}) {

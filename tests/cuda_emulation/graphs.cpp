@@ -220,9 +220,12 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.activate(x2, Epilogue::kGelu, out); },
                  [&] { device.activate(x, Epilogue::kGeluErf, out); },
                  [&] { device.activate(x, Epilogue::kGelu, out2); }});
+    Batch next = make_batch(device, {{0, 1}, {0, 1}, {0, 1}}),
+          next2 = make_batch(device, {{0, 1}, {0, 1}, {0, 1}});
     Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
     tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
-                 [&] { device.argmax(x, largest2); }});
+                 [&] { device.argmax(x, largest2); }, [&] { device.argmax(x, largest, &next); },
+                 [&] { device.argmax(x, largest, &next2); }});
     Tensor found = upload_ints(device, std::vector<std::int32_t>(15)).reshaped({3, 5}),
            found2 = upload_ints(device, std::vector<std::int32_t>(15)).reshaped({3, 5});
     tells_apart({[&] { device.k_largest(x, 2, found); }, [&] { device.k_largest(x2, 2, found); },

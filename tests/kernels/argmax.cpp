@@ -108,5 +108,26 @@ TEST_CASE("a device's argmax answers -1 for a row with a number that is not fini
   }
 }
 
+TEST_CASE("a device's argmax makes the next batch, also of rows without a largest number") {
+  Values x = random_values(4 * 1025, 1);
+  x[1024] = x[1025 + 7] = x[2 * 1025] = x[3 * 1025 + 3] = 2.0f;
+  x[2 * 1025 + 5] = kNaN;
+  on_every_device([&](Device& device) {
+    Batch batch = make_batch(device, {{3, 1}, {0, 1}, {7, 1}, {36, 1}});
+    Tensor out = upload_ints(device, {0, 0, 0, 0});
+    const auto ints = [&](const Tensor& tensor) {
+      std::vector<std::int32_t> values(static_cast<std::size_t>(tensor.size()));
+      device.copy_to_host(tensor, std::as_writable_bytes(std::span(values)));
+      return values;
+    };
+    const std::vector<std::int32_t> offsets = ints(batch.offsets);
+    device.argmax(upload(device, shape_of(4, 1025), x), out, &batch);
+    CHECK(ints(out) == std::vector<std::int32_t>{1024, 7, -1, 3});
+    CHECK(ints(batch.tokens) == std::vector<std::int32_t>{1024, 7, 0, 3});
+    CHECK(ints(batch.starts) == std::vector<std::int32_t>{4, 1, 8, 37});
+    CHECK(ints(batch.offsets) == offsets);
+  });
+}
+
 }  // namespace
 }  // namespace staircase

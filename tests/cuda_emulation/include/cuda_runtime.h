@@ -230,13 +230,13 @@ inline void enqueue(cudaStream_t stream, std::function<void()> work) {
   }
 }
 
-/// Does the work of the stream, up to what waits for another rank. Whether all is done. A kernel's Fault
-/// drops the rest.
-inline bool go_on(cudaStream_t stream) {
+/// Does the work of the stream, up to what waits for another rank, or until `enough`. Whether all is done. A
+/// kernel's Fault drops the rest.
+inline bool go_on(cudaStream_t stream, const std::function<bool()>& enough = {}) {
   if (stream == nullptr) return true;
   const auto all = std::exchange(stream->work, {});
   for (auto work = all.begin(); work != all.end(); ++work) {
-    if ((*work)()) continue;
+    if (!(enough && enough()) && (*work)()) continue;
     stream->work.assign(work, all.end());
     return false;
   }
@@ -393,8 +393,16 @@ enum cudaMemcpyKind {
 
 // ── Streams and events ──
 
-using cudaEvent_t = std::chrono::steady_clock::time_point*;
-constexpr unsigned cudaStreamNonBlocking = 1;
+struct CudaEmulationEvent {
+  struct State {  // an event may be destroyed before the stream reaches it
+    std::chrono::steady_clock::time_point time;
+    bool reached = true;
+  };
+  std::shared_ptr<State> state;  // of its last record
+  cudaStream_t stream = nullptr;
+};
+using cudaEvent_t = CudaEmulationEvent*;
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
@@ -455,22 +463,38 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, c
 }
 
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new std::chrono::steady_clock::time_point;
+  *event = new CudaEmulationEvent;
   return cudaSuccess;
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  return cudaEventCreate(event);
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  cuda_emulation::enqueue(stream, [event] { *event = std::chrono::steady_clock::now(); });
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  *event = {std::make_shared<CudaEmulationEvent::State>(), stream};
+  event->state->reached = false;
+  cuda_emulation::enqueue(stream, [state = event->state] {
+    *state = {std::chrono::steady_clock::now(), true};
+  });
   return cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return cudaDeviceSynchronize();
+/// Does the work up to the event, and no more.
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const cudaError_t status = cuda_emulation::status_outside_of_graphs();
+  if (status != cudaSuccess || cuda_emulation::never_ends()) return status;
+  while (!event->state->reached) {
+    cuda_emulation::go_on(event->stream, [state = event->state] { return state->reached; });
+  }
+  ++cuda_emulation::waits;
+  return cuda_emulation::status_of_call();
 }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = std::chrono::duration<float, std::milli>(*to - *from).count();
+  *milliseconds = std::chrono::duration<float, std::milli>(to->state->time - from->state->time).count();
   return cudaSuccess;
 }
 

@@ -1,0 +1,214 @@
+// A greedy text goes on on the device before the host has its newest token, and a wrong guess changes
+// nothing.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "common/decoding/paged_engine.h"
+#include "common/decoding/scheduler.h"
+#include "common/decoding/static_kv_cache.h"
+#include "common/model/model.h"
+#include "common/text/tokenizer.h"
+#include "tests/cuda_emulation/include/cuda_runtime.h"
+#include "tests/temporary_folder.h"
+#include "tests/tiny_model.h"
+
+namespace staircase {
+namespace {
+
+const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
+constexpr int kPositions = 90;
+
+Model long_model() {
+  const TemporaryFolder folder;
+  TinyModel(1, 101, kPositions).write(folder.path());
+  return Model::load(folder.path(), make_cuda_device());
+}
+
+/// Whether the GPU has work that nothing has waited for yet.
+bool is_under_way() {
+  return std::ranges::any_of(cuda_emulation::streams,
+                             [](cudaStream_t stream) { return !stream->work.empty(); });
+}
+
+/// Some rows that one cache decodes, each token from lazy_logits, and another cache beside it, from
+/// next_logits. All logits are compared that are read.
+class Rows {
+ public:
+  Rows(Model& lazy, Model& plain, int count)
+      : lazy_(lazy),
+        plain_(plain),
+        width_(static_cast<std::size_t>(lazy.config().vocab_size)),
+        cache_(lazy, count),
+        other_(plain, count) {
+    for (int r = 0; r < count; ++r) newest_.push_back({1 + r, 5, 7});
+  }
+
+  /// Feeds the newest tokens. Then each row has its most likely token; `reads` all of its logits, or not.
+  void pass(bool reads = false) {
+    const std::vector<std::span<const int>> fed(newest_.begin(), newest_.end());
+    const std::span<const float> all = plain_.next_logits(fed, other_);
+    const Logits logits = lazy_.lazy_logits(fed, cache_);
+    ran_ahead_ = is_under_way();
+    if (length() % 2 == 0) cudaDeviceSynchronize();  // a GPU may be faster than the host
+    for (std::size_t r = 0; r < newest_.size(); ++r) {
+      const auto want = all.subspan(r * width_, width_);
+      const Logits row = logits.subspan(r * width_, width_);
+      CHECK(row.argmax() == argmax(want));
+      if (reads && r == 0) CHECK(std::ranges::equal(std::span<const float>(row), want));
+      newest_[r] = {argmax(want)};
+    }
+  }
+
+  bool ran_ahead() const { return ran_ahead_; }
+  int length() const { return cache_.length(0); }
+  std::vector<std::vector<int>>& newest() { return newest_; }
+  template <typename Change>
+  void change(const Change& change) {
+    change(cache_);
+    change(other_);
+  }
+
+ private:
+  Model& lazy_;
+  Model& plain_;
+  std::size_t width_;
+  StaticKvCache cache_, other_;
+  std::vector<std::vector<int>> newest_;
+  bool ran_ahead_ = false;
+};
+
+TEST_CASE("on the emulated GPU a greedy text goes on before the host has its newest token") {
+  for (const int count : {1, 3}) {
+    Model model = long_model(), plain = long_model();
+    Rows rows(model, plain, count);
+    for (int pass = 0; rows.length() < kPositions; ++pass) {
+      CAPTURE(pass);
+      rows.pass(pass % 7 == 6 && count == 3);  // one of three rows: the others' logits stay where they are
+      // The prompt, a first token, and kSureAfter of them that were guessed; the last position has no next
+      // one.
+      CHECK(rows.ran_ahead() == (pass > Model::kSureAfter && rows.length() < kPositions));
+    }
+  }
+}
+
+TEST_CASE("on the emulated GPU a pass that ran ahead is not done again, and takes two graphs") {
+  Model model = long_model(), plain = long_model();
+  Rows rows(model, plain, 1);
+  for (int pass = 0; pass < Model::kSureAfter + 8; ++pass) rows.pass();
+  StaticKvCache cache(model);
+  const std::vector<int> prompt = {1, 5, 7};
+  std::vector<int> token = {argmax(model.next_logits(prompt, cache))};
+  for (int pass = 0; pass < 40; ++pass) {
+    const int graphs = cuda_emulation::graphs_launched;
+    const std::vector<std::span<const int>> fed{token};
+    const Logits logits = model.lazy_logits(fed, cache);
+    token = {logits.argmax()};
+    CAPTURE(pass);
+    // In between, each of the two places for logits has its first pass, which is no graph yet.
+    if (pass > 2 && std::abs(pass - Model::kSureAfter) > 2)
+      CHECK(cuda_emulation::graphs_launched - graphs == 1);
+  }
+}
+
+TEST_CASE("on the emulated GPU a text that continues otherwise gets the logits of its own tokens") {
+  Model model = long_model(), plain = long_model();
+  std::mt19937 random(5);
+  int wrong = 0;
+  for (int text = 0; text < 24; ++text) {
+    CAPTURE(text);
+    const int count = text % 3 + 1;
+    Rows rows(model, plain, count);
+    for (int pass = 0; pass <= Model::kSureAfter + 2; ++pass) rows.pass();
+    CHECK(rows.ran_ahead());
+    switch (text / 3) {
+      case 0:
+        rows.newest()[0][0] = (rows.newest()[0][0] + 1) % 101;
+        break;
+      case 1:
+        rows.newest().back().push_back(9);
+        break;
+      case 2:
+        rows.change([](StaticKvCache& cache) { cache.truncate(0, cache.length(0) - 2); });
+        break;
+      case 3:  // as many positions, and others
+        rows.change([](StaticKvCache& cache) {
+          cache.truncate(0, 7);
+          cache.slide(0, 1);
+        });
+        break;
+      case 4:  // the same numbers of a row, and other keys
+        rows.change([&](StaticKvCache& cache) { cache.copy_row(count - 1, 0); });
+        break;
+      case 5:  // a row leaves
+        if (count > 1) rows.newest().pop_back();
+        break;
+      case 6: {  // another text meanwhile
+        StaticKvCache cache(model);
+        const std::vector<int> prompt = {3, 4};
+        model.next_logits(prompt, cache);
+        break;
+      }
+      case 7:  // a row rests
+        if (count > 1) rows.newest()[0].clear();
+        break;
+    }
+    rows.pass(true);
+    wrong += rows.ran_ahead();
+    for (int pass = 0; pass < 20; ++pass) {
+      for (std::vector<int>& newest : rows.newest()) {
+        if (random() % 15 == 0) newest[0] = static_cast<int>(random() % 101);
+      }
+      rows.pass(random() % 5 == 0);
+    }
+  }
+  CHECK(wrong < 24);
+}
+
+TEST_CASE("on the emulated GPU greedy texts of both engines are those that read all logits") {
+  const TemporaryFolder folder;
+  TinyModel(1, 4096, kPositions).write(folder.path());
+  Model model = Model::load(folder.path(), make_cuda_device());
+  const Tokenizer tokenizer = Tokenizer::load(kSource / "models/tales-1m");
+  const auto texts = [&](auto& engine) {
+    std::vector<std::vector<int>> all(6);
+    int ahead = 0;
+    Scheduler scheduler(
+        engine, tokenizer, 3, {}, [](int, const Token&) {},
+        [&](int number, Generation text) { all[static_cast<std::size_t>(number)] = text.tokens; });
+    for (int i = 0; i < 6; ++i) {
+      RowOptions options;
+      options.stopping = {.max_new_tokens = 30 + 5 * i, .ignore_eos = true};
+      scheduler.submit(i, {1, 2 + i, 7}, options);
+    }
+    while (!scheduler.idle()) {
+      scheduler.pass();
+      ahead += is_under_way();
+    }
+    return std::pair(all, ahead);
+  };
+  struct Reading : DelegatingEngine {
+    using DelegatingEngine::DelegatingEngine;
+    Logits forward(std::span<const std::span<const int>> sequences) override {
+      return std::span<const float>(DelegatingEngine::forward(sequences));
+    }
+  };
+  StaticKvCache cache(model, 3), other(model, 3);
+  PagedKvCache paged(model, 3, 24);
+  StaticEngine engine(model, cache), plain(model, other);
+  PagedEngine paged_engine(model, paged);
+  Reading reading(plain);
+  const auto want = texts(reading);
+  const auto by_static = texts(engine), by_paged = texts(paged_engine);
+  CHECK(by_static.first == want.first);
+  CHECK(by_paged.first == want.first);
+  CHECK(by_static.second > 20);
+  CHECK(by_paged.second > 20);
+}
+
+}  // namespace
+}  // namespace staircase
