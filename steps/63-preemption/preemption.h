@@ -15,9 +15,7 @@ class PreemptingScheduler : public Scheduler {
   using Scheduler::Scheduler;
 
   void pass() override {
-    for (int r = 0; r < std::ssize(rows_); ++r) {
-      while (r < std::ssize(rows_) && !engine_.make_room(rows_[r], r)) preempt_newest();
-    }
+    while (!all_have_room()) preempt();
     Scheduler::pass();
   }
 
@@ -39,11 +37,21 @@ class PreemptingScheduler : public Scheduler {
     while (std::ssize(rows_) > kept) leave();
   }
 
- private:
-  void preempt_newest() {
+  virtual void preempt() {
     waiting_.push_front(std::move(rows_.back()));
     leave();
     ++preempted_;
+  }
+
+  int preempted_ = 0;
+
+ private:
+  /// Makes room for the next token of every row.
+  bool all_have_room() {
+    for (int r = 0; r < std::ssize(rows_); ++r) {
+      if (!engine_.make_room(rows_[r], r)) return false;
+    }
+    return true;
   }
 
   /// The last row.
@@ -51,8 +59,6 @@ class PreemptingScheduler : public Scheduler {
     rows_.pop_back();
     engine_.clear_row(static_cast<int>(rows_.size()));
   }
-
-  int preempted_ = 0;
 };
 
 }  // namespace staircase

@@ -74,6 +74,7 @@ BRANCHES = [
     ("Answers that parse", "Let an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.", {"choices"}),
     ("Windows and experts", "Keep only a window of the cache in most layers, and let a router choose two of eight MLPs.",
      {"window-layers", "experts"}),
+    ("Urgent and patient", "Let urgent requests pass others, and none wait for ever.", {"priorities"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
