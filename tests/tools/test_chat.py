@@ -96,6 +96,12 @@ class AtATerminal(Limited):
         terminal.type("\x04")
         self.assertEqual(terminal.end(), 0)
 
+    def test_with_a_question_among_the_options_the_program_ends_after_its_answer(self):
+        terminal = Terminal(PROGRAM, *TEMPLATE, "--max-new-tokens", "12", "--prompt", "Why do you weep?")
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("I am not hungry")
+        self.assertEqual(terminal.end(), 0)
+
     def test_ctrl_c_ends_an_answer_and_not_the_program(self):
         terminal = self.talk("--max-new-tokens", "100000", "--ignore-eos", "--context", "512")
         terminal.type("Why do you weep?\r")

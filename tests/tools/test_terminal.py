@@ -329,6 +329,10 @@ class Stories(Limited):
         terminal.until_prompt(2)
         terminal.type("\x1b[A\r")
         terminal.until_prompt(3)
+        terminal.type("/set seed 7\r")
+        terminal.until_prompt(4)
+        terminal.type("\x1b[A\r")  # what was typed stays a command
+        terminal.until_prompt(5)
         self.assertEqual(self.questions(terminal), ["/usr/bin/env"] * 2)
 
     def test_lines_pasted_during_an_answer_wait_as_one_question(self):
@@ -411,7 +415,8 @@ class Stories(Limited):
         keys = [f"[{number}{modifier}~" for number in numbers for modifier in ("", *(f";{i}" for i in range(2, 9)))]
         keys += [f"[1;{modifier}{letter}" for modifier in range(2, 9) for letter in "PQRS"]
         keys += ["OP", "OQ", "OR", "OS", "[Z", "x"]
-        self.assertEqual(self.typed("".join("\x1b" + key for key in keys)), ["one two threeX"])
+        left = "\x1b[D" * 3  # at the end of a line, a key that moves to it changes nothing either
+        self.assertEqual(self.typed(left + "".join("\x1b" + key for key in keys)), ["one two thXree"])
 
     def test_ctrl_r_finds_an_earlier_line(self):
         terminal = self.open()
