@@ -188,6 +188,26 @@ TEST_CASE("A rank that stays stopped ends the others, of which the first one tha
   CHECK(second.status() == 1);
 }
 
+TEST_CASE("A rank that ends because another one has ended or stays stopped tells all others") {
+  for (const int fate : {SIGKILL, SIGSTOP}) {
+    CAPTURE(fate);
+    Child other(sleeps), told([] {
+      std::signal(SIGURG, [](int) { _exit(9); });
+      return sleeps();
+    });
+    Child rank([&] {
+      const RankMonitor monitor(0, {other.as_rank(1), told.as_rank(2)}, milliseconds(300));
+      return sleeps();
+    });
+    std::this_thread::sleep_for(milliseconds(200));
+    other.signal(fate);
+    CHECK(rank.status() == 1);
+    std::this_thread::sleep_for(milliseconds(300));
+    REQUIRE_FALSE(told.runs());
+    CHECK(told.status() == 9);
+  }
+}
+
 TEST_CASE("A rank that is stopped itself ends nothing when it goes on") {
   Child other(sleeps);
   Child rank([&] {
