@@ -1164,6 +1164,7 @@ TEST_CASE("the key of a pass has each size of its batch, and place, type and sha
 class KeyDevice : public Device {
  public:
   std::vector<std::uint64_t> key;
+  std::function<void()> before_matrix = [] {};
 
   void run(const std::function<void()>& work, std::span<const std::uint64_t> own) override {
     key.assign(own.begin(), own.end());
@@ -1183,6 +1184,7 @@ class KeyDevice : public Device {
   Tensor load(const HostArray& array) override { return allocate(DType::kFloat32, {array.columns}); }
   using Device::load_weight;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType) override {
+    before_matrix();
     const bool input_first = order == WeightOrder::kInputFirst;
     return {allocate(DType::kFloat32, {1}), input_first ? parts[0].rows : parts[0].columns,
             input_first ? parts[0].columns : parts[0].rows};
@@ -1239,6 +1241,30 @@ TEST_CASE("the key of a pass is of one model, and of what is found of its logits
   CHECK(key_of_found(10) != key_of_found(70));
   CHECK(key_of_found(10) != whole);
 }
+
+#ifdef __linux__
+
+/// Bytes of files that are in this process's memory, or 0 if the system does not tell.
+std::size_t bytes_of_files() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return 1024 * std::stoul(line.substr(8));
+  }
+  return 0;
+}
+
+TEST_CASE("a matrix of the file leaves memory before the next one is loaded") {
+  const std::filesystem::path folder = kSource / "models/tales-6m";
+  const auto device = std::make_shared<KeyDevice>();
+  const std::size_t before = bytes_of_files(),
+                    size = std::filesystem::file_size(folder / "model.safetensors");
+  std::size_t most = before;
+  device->before_matrix = [&] { most = std::max(most, bytes_of_files()); };
+  Model::load(folder, device);
+  CHECK(most - before < size / 2);  // a sixth of it is the largest matrix
+}
+
+#endif
 
 TEST_CASE("one line warns about all unused contents of a model's files") {
   const auto warning = [](const std::function<void()>& load) {

@@ -1,5 +1,6 @@
 // HTTP for clients that are slow, silent or gone, with limits of fractions of a second.
 #include "common/server/http_server.h"
+#include "common/server/worker.h"
 #include "tests/error_message.h"
 
 #include <arpa/inet.h>
@@ -422,6 +423,25 @@ TEST_CASE("nothing that another thread posts is lost while the server takes what
   CHECK(ends_with(client.read("all"), "all"));
   CHECK(done == kCount);
   CHECK(in_order);
+}
+
+TEST_CASE("a worker that is stopped finishes the job that has begun, and begins no other") {
+  std::atomic<bool> begun = false;
+  std::atomic<int> finished = 0;
+  Worker worker;
+  worker.post([&] {
+    begun = true;
+    std::this_thread::sleep_for(100ms);
+    ++finished;
+  });
+  worker.post([&] { ++finished; });
+  while (!begun) std::this_thread::yield();
+  worker.stop();
+  CHECK(finished == 1);
+  worker.post([&] { ++finished; });
+  worker.stop();  // once more is nothing
+  std::this_thread::sleep_for(20ms);
+  CHECK(finished == 1);
 }
 
 TEST_CASE("a request that has arrived when the server is stopped gets its answer") {
