@@ -100,6 +100,8 @@ SUBJECTS = {
     "scope": [
         "{% set x = 1 %}{% for i in numbers %}{{ x }}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}",
         "{% if yes %}{% set x = 2 %}{% endif %}{{ x }}",
+        "{% set _ = 1 %}{% set __a_1 = 2 %}{% for _x in [3] %}{{ _ }}{{ __a_1 }}{{ _x }}{% endfor %}{{ _missing }}",
+        "{% set Z9_ = 'z' %}{{ Z9_ }}{{ {'_k': 4}._k }}",
         ("{% set ns = namespace(x=1, y='a') %}{% for i in numbers %}{% set ns.x = ns.x + i %}{% endfor %}"
          "{{ ns.x }}{{ ns.y }}{{ ns.z is defined }}"),
         "{% for i in numbers %}{% if loop.first %}{% set x = i %}{% endif %}{{ x }}|{% endfor %}",
