@@ -219,8 +219,12 @@ void Constraint::keep_allowed(std::span<float> logits, std::span<const int> text
   for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
     const std::uint64_t word = begin / 64 < bits.size() ? bits[begin / 64] : 0;
     if (~word == 0) continue;  // most of them within a string
-    for (std::size_t i = begin; i < std::min(begin + 64, logits.size()); ++i)
-      if ((word >> i % 64 & 1) == 0) logits[i] = kMasked;
+    const std::span<float> some = logits.subspan(begin, std::min<std::size_t>(64, logits.size() - begin));
+    if (word == 0) {  // most of them elsewhere
+      std::fill(some.begin(), some.end(), kMasked);
+    } else {
+      for (std::size_t i = 0; i < some.size(); ++i) some[i] = (word >> i & 1) != 0 ? some[i] : kMasked;
+    }
   }
 }
 

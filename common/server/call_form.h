@@ -32,9 +32,10 @@ struct CalledFunction {
 };
 
 /// The texts of answers that may or must call these functions: one or, if `may_repeat`, more of them. If no
-/// call is needed, any text without the marker is an answer, and may precede the calls. With a `format`, the
-/// answer is the calls alone or a text of the format. Throws UsageError with the function's name for
-/// parameters that json_schema_rules refuses, and for a format with a text that begins like a call.
+/// call is needed, any text without the marker is an answer, and may precede the calls. With a `format`, an
+/// answer that need not call is the calls alone or a text of the format. Throws UsageError with the
+/// function's name for parameters that json_schema_rules refuses, and for a format with a text that begins
+/// like a call.
 GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction>& functions, bool must_call,
                           bool may_repeat, const GrammarRules& format = {});
 

@@ -23,7 +23,7 @@ struct Tools;
 /// From any thread; the constraints themselves belong to the model thread once a request has them.
 class Constraints {
  public:
-  static constexpr std::size_t kMaxKept = 8;
+  static constexpr std::size_t kMaxKept = 32;  // a batch of the default size, each with its own
 
   explicit Constraints(std::shared_ptr<const SortedTokens> tokens) : tokens_(std::move(tokens)) {}
 
