@@ -76,6 +76,8 @@ struct Beam {
   double score = 0.0;              ///< its score if it ends here
   std::optional<FinishReason> finished = {};
   int row = 0;  ///< of the cache: its parent's, until it gets its own
+
+  decltype(RowOptions::edit_raw_logits) edit = {};  ///< may have a state, which its children copy
 };
 
 /// Called for each beam that goes on or ends, in the order of the choice: the best first.
@@ -145,6 +147,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
   const std::int64_t looked_at = std::max<std::int64_t>(2, 1 + std::distance(ends.begin(), ends.end())) * n;
   const int max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
+  growing[0].edit = options.edit_raw_logits;
   cache.truncate(0, 0);
   for (int length = 1; length <= max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed(growing.size());
@@ -156,6 +159,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     for (int b = 0; b < std::ssize(growing); ++b) {
       logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
       std::vector<float> scores = logprobs[b];
+      if (growing[b].edit) growing[b].edit(scores, std::span(growing[b].tokens).subspan(prompt.size()));
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling, prompt.size());
       for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best

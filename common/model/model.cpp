@@ -184,11 +184,7 @@ std::span<const float> Model::next_logits(std::span<const int> tokens) {
 }
 
 std::span<const float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
-  const std::span<const float> logits = last_logits(tokens, 1, cache);
-  if (!edit_) return logits;
-  edited_logits_.assign(logits.begin(), logits.end());
-  edit_(edited_logits_);
-  return edited_logits_;
+  return last_logits(tokens, 1, cache);
 }
 
 std::span<const float> Model::last_logits(std::span<const int> tokens, int count) {
@@ -197,7 +193,12 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
 }
 
 std::span<const float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
-  return forward({&tokens, 1}, count, cache, Copy::kAtOnce);
+  const auto position = static_cast<std::size_t>(cache.slid(0) + cache.length(0));
+  const std::span<const float> logits = forward({&tokens, 1}, count, cache, Copy::kAtOnce);
+  if (!edit_) return logits;
+  edited_logits_.assign(logits.begin(), logits.end());
+  edit_(edited_logits_, {tokens, position});
+  return edited_logits_;
 }
 
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences) {

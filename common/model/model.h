@@ -37,6 +37,13 @@ std::span<const DType> weight_dtypes();
 /// The type with that name. Throws UsageError for another name.
 DType weight_dtype(std::string_view name);
 
+/// The tokens of a pass of a single sequence, and how many of its text came before them.
+struct FedTokens {
+  std::span<const int> tokens;
+  std::size_t position;
+};
+using EditLogits = std::function<void(std::span<float> logits, const FedTokens& fed)>;
+
 class Model {
  public:
   /// Reads a model as Hugging Face stores it: a folder with config.json and the weights as safetensors, in
@@ -148,9 +155,9 @@ class Model {
   void check_between_parts(std::function<void()> check) { check_ = std::move(check); }
   static constexpr int kPart = 256;
 
-  /// From now on, next_logits of a single sequence with a cache returns what `edit` makes of the logits. If
-  /// it throws, the caller gets its exception, and the cache holds the sequence.
-  void edit_logits(std::function<void(std::span<float> logits)> edit) { edit_ = std::move(edit); }
+  /// From now on, `edit` changes the logits that a single sequence gets, [count, vocab_size], before they are
+  /// returned. If it throws, the caller gets its exception, and the cache holds the sequence.
+  void edit_logits(EditLogits edit) { edit_ = std::move(edit); }
 
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
   /// Throws Error for more than the cache takes at once, if the tokens are more as well.
@@ -252,7 +259,7 @@ class Model {
   int guessed_ = 0;  // calls in turn that were the expected ones
   std::function<void(Pass&)> run_;
   std::function<void()> check_;
-  std::function<void(std::span<float>)> edit_;
+  EditLogits edit_;
   std::vector<float> edited_logits_;
   OnStage on_stage_;
   std::function<void(const ForwardPass&)> after_pass_, before_pass_;

@@ -11,7 +11,7 @@
 #include "common/base/file.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
-#include "common/decoding/constraint.h"
+#include "common/decoding/constrained_model.h"
 #include "common/decoding/object_members.h"
 #include "common/program/inputs.h"
 #include "common/program/line_editor.h"
@@ -87,22 +87,15 @@ std::string read_question() {
 /// Masks the tokens with which an answer could no longer become valid, before any option edits the logits.
 AnswerMessages constrained(const GrammarRules& rules, const Tokenizer& tokenizer, Model& model,
                            const AnswerMessages& answer) {
-  struct Text {
-    KeepConstraint keep;
-    std::vector<int> tokens = {};
-  };
   const EndTokens ends = model.config().end_tokens;
-  const std::shared_ptr<Constraint> constraint =
-      Constraint::of_grammar(rules, std::make_shared<SortedTokens>(tokenizer, ends));
-  const auto text = std::make_shared<Text>(Text{{constraint}});
-  model.edit_logits([=](std::span<float> logits) {
-    if (!text->tokens.empty() && ends.contains(text->tokens.back())) throw Error(kDecidesTheEnd);
-    text->keep(logits, text->tokens);
-  });
+  const auto constrained = std::make_shared<ConstrainedModel>(
+      model, Constraint::of_grammar(rules, std::make_shared<SortedTokens>(tokenizer, ends)));
   return [=](const std::vector<Message>& messages, const OnToken& on_token) {
-    *text = {{constraint}};
+    constrained->begin();
+    bool has_ended = false;
     return answer(messages, [&](const Token& token) {
-      text->tokens.push_back(token.id);
+      if (has_ended) throw Error(kDecidesTheEnd);
+      has_ended = ends.contains(token.id);
       on_token(token);
     });
   };
