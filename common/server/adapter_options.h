@@ -37,21 +37,20 @@ inline void add_options(OptionSink& sink, AdapterOptions& options) {
   });
 }
 
-/// Their names, in the order of the model's list. Throws UsageError for one that two adapters have, or that
-/// is the model's.
-inline std::vector<std::string> names_of(const AdapterOptions& options, const std::string& model) {
+/// Their names, in the order of the model's list. Throws UsageError for one that two adapters have.
+inline std::vector<std::string> names_of(const AdapterOptions& options) {
   std::vector<std::string> names;
   for (const std::string& pair : options.pairs) {
     names.push_back(pair.substr(0, pair.find('=')));
-    if (names.back() == model) throw UsageError("--adapter {}: this is the model's own name", typed(pair));
     if (std::ranges::count(names, names.back()) > 1)
       throw UsageError("--adapter {}: another adapter has this name already", typed(pair));
   }
   return names;
 }
 
-/// Gives the model these adapters. Throws Error with one sentence for a folder that cannot be one of them.
-inline void load_adapters(Model& model, const AdapterOptions& options) {
+/// The model, which has these adapters from now on. Throws Error with one sentence for a folder that cannot
+/// be one of them.
+inline Model& with_adapters(Model& model, const AdapterOptions& options) {
   // A server numbers the tokens of each adapter anew (ended_texts.h).
   const auto most = static_cast<std::size_t>(std::numeric_limits<int>::max() / model.config().vocab_size - 1);
   if (options.pairs.size() > most) {
@@ -62,6 +61,7 @@ inline void load_adapters(Model& model, const AdapterOptions& options) {
   for (const std::string& pair : options.pairs)
     folders.push_back(find_adapter(pair.substr(pair.find('=') + 1)));
   model.load_adapters(folders);
+  return model;
 }
 
 }  // namespace staircase

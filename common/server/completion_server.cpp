@@ -407,9 +407,13 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::vector<ProgramMetric>& program_metrics, ChatPrompts* prompts) {
+                       const std::vector<ProgramMetric>& program_metrics, ChatPrompts* prompts,
+                       const std::vector<std::string>& adapters) {
   Metrics metrics;
-  const ServedModel with_defaults = with_chat_defaults(model, prompts);
+  ServedModel with_defaults = with_chat_defaults(model, prompts);
+  with_defaults.adapters = adapters;
+  if (std::ranges::count(adapters, model.name) > 0)
+    throw UsageError("--adapter {}=...: this is the model's own name", model.name);
   CompletionServer server(options, with_defaults, service, metrics, prompts);
   for (const auto& [name, help, value] : program_metrics) {
     if (name.ends_with("_total")) {

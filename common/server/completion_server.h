@@ -94,9 +94,9 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
 /// does the passes of the service and collects the metrics after each; another one serves the clients, and
 /// three more read requests, compile constraints and write the prompts of chats. Prints on standard output
 /// where it listens. Throws Error with one sentence if the port or the key file cannot be used. With
-/// `prompts` it also answers chats.
+/// `prompts` it also answers chats. `adapters` are the names of the model's.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::vector<ProgramMetric>& program_metrics = {},
-                       ChatPrompts* prompts = nullptr);
+                       const std::vector<ProgramMetric>& program_metrics = {}, ChatPrompts* prompts = nullptr,
+                       const std::vector<std::string>& adapters = {});
 
 }  // namespace staircase

@@ -4,21 +4,20 @@
 #include <optional>
 #include <string>
 
-#include "common/base/error.h"
 #include "common/base/message.h"
-#include "common/base/options.h"
-#include "common/model/model_folder.h"
+#include "common/server/adapter_options.h"
 #include "common/server/known_prompts.h"
 
 namespace staircase {
 
-struct ChatOptions {
+struct ChatOptions : AdapterOptions {
   std::string chat_template = {};
 };
 
 inline void add_options(OptionSink& sink, ChatOptions& options) {
   sink.add("--chat-template", Path{&options.chat_template, "FILE"},
            "a Jinja template in place of the model's own");
+  add_options(sink, static_cast<AdapterOptions&>(options));
 }
 
 /// Writes conversations as the model's own template does, which opens the answer at the end.

@@ -1,8 +1,8 @@
 // Low-rank changes of rows by their adapters, and products finished on their own, against plain loops in
 // double precision.
 //
-// A sum of `in` products of numbers below 1 errs by some roundings of its size, about sqrt(in). Times the
-// numbers of `up` and summed over the ranks, the error grows with the root of their number.
+// A sum of `in` products of numbers below 1 errs by some roundings of its size, about sqrt(in). Summed over
+// the ranks, the error grows with the root of their number.
 #include <cmath>
 
 #include "tests/kernels/kernel_test.h"
