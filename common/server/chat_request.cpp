@@ -127,9 +127,8 @@ ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPr
   read_calls(body, model);
   read_logprobs();
   read_reasoning();
-  // Known prompts are those of the model alone.
   prompts_ = {reject_errors("messages", [&] {
-    return adapter == kNoAdapter ? prompts.encode(rendered_) : encode_chat(*model.tokenizer, rendered_);
+    return adapter == kNoAdapter ? prompts.encode(rendered_) : prompts.encode_anew(rendered_);
   })};
   if (prompts_.front().empty()) {
     throw HttpError(400, "the chat template turns these messages into an empty prompt", "messages");

@@ -48,6 +48,9 @@ class ChatPrompts {
   /// Its tokens.
   virtual std::vector<int> encode(const Rendered& prompt) = 0;
 
+  /// The same for a model with an adapter, without those of known answers.
+  virtual std::vector<int> encode_anew(const Rendered& prompt) { return encode(prompt); }
+
   /// The model has answered with these tokens, without the one that ended it. Called before the client gets
   /// the end of the answer, and so before the conversation goes on.
   virtual void answered(const Rendered& /*prompt*/, const std::vector<int>& /*prompt_tokens*/,

@@ -17,6 +17,7 @@ class KnownPrompts : public ChatPrompts {
   ~KnownPrompts() override;
 
   std::vector<int> encode(const Rendered& prompt) override;
+  std::vector<int> encode_anew(const Rendered& prompt) override { return encode_chat(tokenizer_, prompt); }
   void answered(const Rendered& prompt, const std::vector<int>& prompt_tokens,
                 const std::vector<int>& answer) override;
 

@@ -131,6 +131,7 @@ class EveryOption(unittest.TestCase):
         rendered = {"messages": [user("Hello")]}
         logprobs = {"max_tokens": 1, "logprobs": 1, "temperature": 0}
         effects = {  # option: its value, and what a client sees of it
+            "adapter": ("fables=aesop", lambda server: len(server.ask("GET", "/v1/models")[2]["data"])),
             "model": ("tales-1m", lambda server: self.model(server)["id"]),
             "threads": (5, lambda server: re.search(r"Threads:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]),
             "context": (100, lambda server: self.model(server)["context_length"]),
