@@ -210,3 +210,68 @@ TEST_CASE("a growing text takes the blocks of ended ones, and is not preempted")
   CHECK(texts.scheduler.preempted() == 0);
   CHECK(texts.kept(2) == 2);
 }
+
+TEST_CASE("texts of different adapters share a batch but no keys: each is what it is alone") {
+  const std::filesystem::path models = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/adapters";
+  const std::vector<std::filesystem::path> folders{models / "aesop", models / "arabian-nights"};
+  tales().load_adapters(folders);
+  std::mt19937 generator(1);
+  const auto random = [&](int below) { return static_cast<int>(generator() % static_cast<unsigned>(below)); };
+  struct Request {
+    std::vector<int> prompt;
+    RowOptions options;
+  };
+  std::vector<Request> requests;
+  for (int i = 0; i < 60; ++i) {
+    // Most begin alike, so keys of another adapter would be found.
+    const std::vector<int> prompt =
+        joined(some_tokens(random(3) * 20 + 17), some_tokens(random(20), random(3)));
+    requests.push_back({prompt, options_of(1 + random(30), static_cast<unsigned>(random(3)))});
+    requests.back().options.adapter = random(3) - 1;
+  }
+  Texts plain(1, 0, 64, false), texts(4, 4, 12, true, {.chunk = 16});
+  std::vector<std::vector<int>> alone;
+  for (const auto& [prompt, options] : requests) {
+    plain.scheduler.submit(++plain.last, prompt, options);
+    while (!plain.scheduler.idle()) plain.scheduler.pass();
+    alone.push_back(plain.grown[plain.last]);
+  }
+  for (int i = 0; i < std::ssize(requests); ++i) {
+    texts.scheduler.submit(i, requests[i].prompt, requests[i].options);
+    if (random(5) == 0) {
+      texts.scheduler.submit(1000 + i, requests[i].prompt, requests[i].options);
+      texts.scheduler.pass();
+      texts.scheduler.cancel(1000 + i);
+    }
+    for (int passes = random(4); passes > 0; --passes) texts.scheduler.pass();
+  }
+  while (!texts.scheduler.idle()) texts.scheduler.pass();
+  for (int i = 0; i < std::ssize(requests); ++i) {
+    CAPTURE(i);
+    CAPTURE(requests[i].options.adapter);
+    CHECK(texts.grown[i] == alone[i]);
+  }
+  CHECK(texts.ended.found() > 0);
+  CHECK(texts.ended.preempted() > 0);
+  tales().load_adapters({});
+}
+
+TEST_CASE("a prompt that one adapter has read is computed again for another one, and found by its own") {
+  const std::filesystem::path folder = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/adapters/aesop";
+  tales().load_adapters({&folder, 1});
+  Texts texts(1, 2, 64);
+  const std::vector<int> prompt = some_tokens(40);
+  const auto fed_for = [&](int adapter) {
+    RowOptions options = options_of(1, 1);
+    options.adapter = adapter;
+    const int before = texts.engine.fed;
+    texts.scheduler.submit(++texts.last, prompt, options);
+    while (!texts.scheduler.idle()) texts.scheduler.pass();
+    return texts.engine.fed - before;
+  };
+  CHECK(fed_for(-1) == 40);
+  CHECK(fed_for(0) == 40);
+  CHECK(fed_for(0) == 8);  // whole blocks of 16 are known
+  CHECK(fed_for(-1) == 8);
+  tales().load_adapters({});
+}

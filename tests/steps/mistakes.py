@@ -1270,6 +1270,14 @@ MISTAKES = {
         ("a row chooses one expert", "expert_words.h", "1.0 - 1.0 * k / n", "1.0 - 1.0 / n * (k > 0)"),
         ("the rarest token comes first", "expert_words.h", "std::greater()", "std::less()"),
     ],
+    "113-lora": [
+        ("the scale is left out", "plain_model.h", "y[o] += change.scale * change.b", "y[o] += change.b"),
+        ("B is read as A is", "plain_model.h", "change.b[o * change.rank + k]", "change.b[k * y.size() + o]"),
+        ("A is read as B is", "plain_model.h", "change.a.begin() + k * x.size()", "change.a.begin() + k"),
+        ("only the first rank counts", "plain_model.h", "k < change.rank", "k < 1"),
+        ("y is replaced", "plain_model.h", "y[o] += change.scale", "y[o] = change.scale"),
+        ("the adapter is never looked up", "plain_model.h", "adapter_.find(name)", "adapter_.find(\"\")"),
+    ],
     "120-priorities": [
         ("a text has a new turn in each pass", "priorities.h", "turns_.try_emplace(row.number, ", "turns_.insert_or_assign(row.number, "),
         ("the largest number is the most urgent", "priorities.h",

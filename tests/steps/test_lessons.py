@@ -103,6 +103,7 @@ SHOWS = {
     "window-layers": r"cache 0\.4 MiB\n",                                         # and not 1.0
     "experts": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
     "expert-words": r'block 2, expert 7:  " was" " to"[\s\S]* 8 rows read \d\.\d+ experts; at random they would read 7\.20\n',
+    "lora": r"without the adapter: \d+\.\d+\n[\s\S]*with the adapter: \d+\.\d+\n",
     "choices": r'thing to do[\s\S]*" very" +87\.\d %[\s\S]* very old lion\n',
     "regex": r'" " +97\.\d %[\s\S]* 50 years old\.\n[\s\S]*, "I have a daughter[^"]*beautiful\."\n',
     "token-trie": r', "I have a daughter[^"]*beautiful\."\n',

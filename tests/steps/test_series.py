@@ -105,6 +105,7 @@ LESSON = {
     "110-window-layers": "main.cpp ring_kv_cache.h",
     "111-experts": "plain_model.h",
     "112-expert-words": "expert_words.h main.cpp plain_model.h",
+    "113-lora": "main.cpp plain_model.h",
     "120-priorities": "batches.h main.cpp priorities.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]

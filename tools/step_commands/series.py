@@ -72,8 +72,8 @@ BRANCHES = [
     ("Several machines", "Split a model over processes that `mpirun` starts: each reads, keeps and computes its part.",
      {"tensor-parallel", "pipeline-parallel"}),
     ("Answers that parse", "Let an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.", {"choices"}),
-    ("Windows and experts", "Keep only a window of the cache in most layers, and let a router choose two of eight MLPs.",
-     {"window-layers", "experts"}),
+    ("Windows, experts, adapters", "Keep only a window of the cache in most layers, let a router choose two of eight MLPs, and "
+     "change every matrix a little.", {"window-layers", "experts", "lora"}),
     ("Urgent and patient", "Let urgent requests pass others, and none wait for ever.", {"priorities"}),
 ]
 

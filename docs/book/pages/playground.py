@@ -51,9 +51,11 @@ def html(programs, step, base="../../playground"):
 
 
 def named(step):
-    """The files of the repository that the commands of its page name, and those of a model whose folder they name."""
+    """The files of the repository that the commands of its page name, and those of a model or an adapter whose folder
+    they name."""
     words = {word for line in step.readme().splitlines() if "tools/run" in line for word in re.findall(r"[\w./-]+", line)}
-    models = [ROOT / word for word in words if "/" in word and (ROOT / word / "config.json").is_file()]
+    models = [ROOT / word for word in words if "/" in word and
+              any((ROOT / word / name).is_file() for name in ("config.json", "adapter_config.json"))]
     of_models = [str(path.relative_to(ROOT)) for model in models for path in model.iterdir() if path.name != "reference.json"]
     return sorted(of_models + [word for word in words if "." in word and "/" in word and (ROOT / word).is_file()])
 

@@ -1,0 +1,92 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/measure/adapter_trial.h"
+#include "plain_model.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+const std::filesystem::path kAdapters =
+    std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/adapters";
+
+TEST_CASE("y changes by the scale times B times A x, worked out by hand") {
+  // A x = (1·2 + 0·3, 1·2 + 1·3) = (2, 5), and B of that is (2 - 5, 10, 4 + 5).
+  const AdapterMatrix change{.rank = 2, .scale = 0.5f, .a = {1, 0, 1, 1}, .b = {1, -1, 0, 2, 2, 1}};
+  CHECK(add_low_rank({10, 20, 30}, {2, 3}, change) == Vector{8.5f, 25, 34.5f});
+}
+
+TEST_CASE("a change whose B is 0 changes nothing") {
+  const AdapterMatrix change{.rank = 1, .scale = 2, .a = {1, 1}, .b = {0, 0}};
+  CHECK(add_low_rank({1, 2}, {2, 3}, change) == Vector{1, 2});
+}
+
+TEST_CASE("the logits with an adapter are those of transformers with PEFT") {
+  const Model model = reference_model("gpt2");
+  PlainModel plain(model, plain_adapter(model, kAdapters / "gpt2", "gpt2"));
+  std::ifstream file(kAdapters / "gpt2/reference.json");
+  for (const nlohmann::json& one : nlohmann::json::parse(file).at("cases")) {
+    const Vector logits = plain.logits(one.at("ids")), want = one.at("logits");
+    const std::vector<int> places = one.at("places");
+    for (std::size_t i = 0; i < want.size(); ++i)
+      CHECK(logits[places[i]] == doctest::Approx(want[i]).epsilon(1e-3).scale(1));
+  }
+}
+
+TEST_CASE("the logits with either adapter of tales-6m are the engine's") {
+  Model model = Model::load(find_model("tales-6m"), make_cpu_device(2));
+  const std::vector<int> text{321, 11, 5, 900, 17};
+  const Vector alone = copy_of(model.next_logits(text));
+  for (const char* name : {"aesop", "arabian-nights"}) {
+    CAPTURE(name);
+    PlainModel plain(model, try_adapter(model, name, text));
+    const Vector logits = plain.logits(text), want = copy_of(model.next_logits(text));
+    float difference = 0.0f, change = 0.0f;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      difference = std::max(difference, std::abs(logits[i] - want[i]));
+      change = std::max(change, std::abs(alone[i] - want[i]));
+    }
+    CHECK(difference < 1e-3f);
+    CHECK(change > 0.1f);
+  }
+}
+
+TEST_CASE("without an adapter the loops are those of the model alone") {
+  PlainModel plain(reference_model("gpt2"));
+  CHECK(difference_from_reference("gpt2", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("--adapter prints two perplexities, the adapter's being better for its own style") {
+  const ProgramRun result = run_program(STAIRCASE_STEP_PROGRAM,
+                                        "--adapter aesop --prompt 'A Fox saw some Grapes hanging from a high "
+                                        "Vine.' --max-new-tokens 1 --plain-loops");
+  REQUIRE(result.status == 0);
+  const auto value = [&](const std::string& words) {
+    const std::size_t place = result.err.find("perplexity of the prompt " + words + " the adapter: ");
+    REQUIRE(place != std::string::npos);
+    return std::stod(result.err.substr(result.err.find(": ", place) + 2));
+  };
+  CHECK(value("with") < value("without"));
+  CHECK(contains(result.err, "4096 logits differ by "));
+}
+
+TEST_CASE("an adapter of another model and one that is not there are refused by name") {
+  const auto refusal = [](const std::string& adapter) {
+    const ProgramRun result =
+        run_program(STAIRCASE_STEP_PROGRAM, "--prompt A --max-new-tokens 1 --adapter " + adapter);
+    CHECK(result.status == 1);
+    return result.err;
+  };
+  CHECK(contains(refusal((kAdapters / "llama-3").string()), "target_modules names"));
+  CHECK(contains(refusal((kAdapters / "gpt2").string()), "has shape [4, 64]"));
+  CHECK(contains(refusal("sop"), "--adapter sop: no such adapter"));
+}
+
+}  // namespace
+}  // namespace staircase
