@@ -15,6 +15,11 @@ namespace staircase {
 /// How the text of a row continues.
 struct RowOptions : TextOptions {
   StopOptions stop = {};
+  /// What a program adds at the beginning and the end of the chain of options. `text` is what the row has
+  /// chosen so far.
+  std::function<void(std::span<float> logits, std::span<const int> text)> edit_raw_logits = {};
+  std::function<void(std::span<float> logits)> edit_final_logits = {};
+  int adapter = -1;  ///< of the text, among those of the model; -1: none
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {
@@ -49,7 +54,10 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   std::vector<float> logits = copy_of(raw);
+  if (row.options.edit_raw_logits)
+    row.options.edit_raw_logits(logits, std::span(row.tokens).last(row.new_tokens));
   process(logits, row.tokens, sampling, row.tokens.size() - row.new_tokens);
+  if (row.options.edit_final_logits) row.options.edit_final_logits(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
