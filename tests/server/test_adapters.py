@@ -46,7 +46,7 @@ class Adapters(unittest.TestCase):
             body = {"prompt": "A Fox", "echo": True, "logprobs": 1, "max_tokens": 0}
             self.assertEqual(server.post({**body, "model": "fables"})[0], 400)
             self.assertEqual(server.post({**body, "model": "fables", "logprobs": None})[0], 200)
-            server.complete("A Fox", model="fables", max_tokens=2)  # what a pass with it leaves behind is not used
+            server.complete("A Fox", model="fables", max_tokens=2)  # its keys must not be used
             self.assertEqual(server.post(body)[2]["choices"][0]["logprobs"],
                              Plain.answer(body)["choices"][0]["logprobs"])
 
