@@ -8,7 +8,7 @@ import re
 import unittest
 
 from support import CHATS, ChatServer, Server, wait_until
-from test_chat import chat, content, events, post, user
+from test_chat import SMOLLM2, chat, content, events, post, user
 
 PROMPTS = ["The animal in the tale: ", "Once upon a time", "The king said: ", "It was "]
 CUT = "(fox ){9}(a?){2100}b"  # after nine foxes it is in more states than are followed
@@ -188,6 +188,44 @@ class Constraints(unittest.TestCase):
             status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("Hello")], "guided_regex": "a", "separate_reasoning": True})
             self.assertEqual((status, answer["error"]["param"]), (400, "separate_reasoning"))
             self.assertEqual(content(chat(server, "Hello", guided_regex="a", max_tokens=5)), "a")
+
+
+ANIMALS = ["fox", "lion", "crow", "wolf", "hen", "hare", "dog", "goat", "ass", "stork"]
+PLACES = ["the wood", "a farm", "the market", "a castle", "the river", "the sea", "a mill", "the hills", "a palace", "the road"]
+FORM = {"type": "object", "properties": {
+    "animal": {"enum": ANIMALS}, "name": {"type": "string", "minLength": 1, "maxLength": 20},
+    "age": {"type": "integer", "minimum": 1, "maximum": 30}, "friends": {"type": "array", "items": {"enum": ANIMALS}, "minItems": 1, "maxItems": 3},
+    "lives_in": {"type": "string", "minLength": 1, "maxLength": 40}},
+    "required": ["animal", "name", "age", "friends", "lives_in"], "additionalProperties": False}
+ASKED = (f"Answer only with a JSON object that has the keys animal (one of {', '.join(ANIMALS)}), name (a text), age (a whole number "
+         "from 1 to 30), friends (a list of one to three of these animals) and lives_in (a text).")
+
+
+class Forms(unittest.TestCase):
+    """A hundred forms, each for another animal in another place: with a schema all are filled."""
+
+    def filled(self, server, numbers, **keys):
+        def is_filled(number):
+            question = f"Describe a {ANIMALS[number % 10]} that lives in {PLACES[number // 10]}. {ASKED}"
+            text = content(chat(server, question, max_tokens=250, seed=number, **keys))
+            try:
+                return is_valid(json.loads(text), FORM)
+            except ValueError:
+                return False
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            return sum(threads.map(is_filled, numbers))
+
+    def test_a_model_of_tales_fills_all_and_without_a_schema_none(self):
+        with ChatServer("--max-batch-size", 8) as server:
+            self.assertEqual(self.filled(server, range(100), temperature=1, response_format=as_format(FORM)), 100)
+            self.assertEqual(self.filled(server, range(10), temperature=1), 0)
+
+    @unittest.skipUnless(SMOLLM2.is_dir(), "the model is not here: tools/download smollm2-135m-instruct brings it")
+    def test_a_small_chat_model_fills_all(self):
+        with Server("--max-batch-size", 8, "--context", 1024, model=str(SMOLLM2), program=CHATS) as server:
+            for temperature in (0, 1):
+                self.assertEqual(self.filled(server, range(100), temperature=temperature, response_format=as_format(FORM)), 100)
+            self.assertLess(self.filled(server, range(10), temperature=0), 5)
 
 
 if __name__ == "__main__":
