@@ -167,6 +167,13 @@ const TokenBits& Constraint::mask(int state) {
     for (State& other : table_) other.allowed = {};
     mask_bytes_ = 0;
   }
+  // Most states within a long string have the mask of one of them.
+  StackAutomaton::Stacks near;
+  for (const int stack : *here.stacks)
+    near.push_back(automaton_.near_limits(stack, static_cast<int>(tokens_->all.depth())));
+  std::ranges::sort(near);
+  near.erase(std::unique(near.begin(), near.end()), near.end());
+  if (const int same = number_of(std::move(near)); same != state) return mask(same);
   const bool takes_plain = takes_plain_tokens(state);
   TokenBits bits = takes_plain ? tokens_->plain : TokenBits(tokens_->plain.size());
   (takes_plain ? tokens_->others : tokens_->all)

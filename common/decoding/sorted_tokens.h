@@ -44,6 +44,9 @@ class FlatTrie {
     }
   }
 
+  /// Bytes of the longest token.
+  std::size_t depth() const { return depth_; }
+
  private:
   struct Node {
     char byte;          // which leads here

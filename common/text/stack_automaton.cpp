@@ -124,6 +124,21 @@ StackAutomaton::Stacks StackAutomaton::after(const Stacks& stacks, char byte) {
   return next;
 }
 
+int StackAutomaton::near_limits(int stack, int bytes) {
+  if (stack == kEmpty) return kEmpty;
+  const auto [part, done, below] = stacks_[static_cast<std::size_t>(stack)];
+  int count = done;
+  // Each repetition reads a byte at least, so the count grows by `bytes` at most.
+  if (part->kind == Kind::kRepeat && !front_of(push(part->parts[0], 0, kEmpty)).may_be_empty) {
+    if (done < part->least) {
+      count = std::max(done, part->least - bytes - 1);
+    } else if (part->most != RegexPart::kNoLimit) {
+      count = std::max({done, part->least, part->most - bytes - 1});
+    }
+  }
+  return push(*part, count, near_limits(below, bytes));
+}
+
 bool StackAutomaton::accepts(const Stacks& stacks) {
   return std::ranges::any_of(stacks, [&](int stack) {
     while (stack != kEmpty) {

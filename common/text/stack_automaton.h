@@ -38,6 +38,10 @@ class StackAutomaton {
   /// it reads, the stack reads, too.
   int first_rule(int stack);
 
+  /// A stack that reads just the same `bytes` bytes or fewer. In counted repetitions whose limits are farther
+  /// away it stands nearer to them, so stacks with other counts have the same.
+  int near_limits(int stack, int bytes);
+
   /// Whether the text is valid as a whole.
   bool accepts(const Stacks& stacks);
 

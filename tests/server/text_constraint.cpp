@@ -86,14 +86,14 @@ std::string schema_format(const std::string& schema, const std::string& more = "
 
 /// Walks at random through texts of both, whose masks must be equal.
 template <typename Allowed>
-void compare(const Allowed& allowed, Constraint& constraint, unsigned seed) {
+void compare(const Allowed& allowed, Constraint& constraint, unsigned seed, int length = 12) {
   TokenMasks<Allowed> masks{allowed, tokenizer(), {kEnd}};
   std::mt19937 generator(seed);
   for (int turn = 0; turn < 4; ++turn) {
     Constraint::Place place;
     auto states = masks.allowed.start();
     std::vector<int> text;
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < length; ++i) {
       CAPTURE(tokenizer().decode(text));
       const std::vector<bool>& expected = masks.mask(states);
       std::vector<float> logits(expected.size(), 1.0f);
@@ -132,6 +132,27 @@ TEST_CASE("the masks are those of the lessons, for patterns, grammars and schema
     CAPTURE(schema);
     const GrammarRules rules = json_schema_rules(schema, written_members);
     compare(Grammar(rules), *Constraint::of_json_schema(schema, tokens()), ++seed);
+  }
+}
+
+TEST_CASE("counts far from their limits share masks, and near them each has its own") {
+  std::size_t longest = 0;
+  for (int token = 0; token < tokenizer().vocab_size(); ++token)
+    longest = std::max(longest, tokenizer().bytes(token).size());
+  const auto far = static_cast<int>(longest);
+  unsigned seed = 100;
+  for (const std::string& text :
+       {fmt::format("root ::= [^\\n]{{2,{}}}", 3 * far),
+        fmt::format("root ::= [a-d]{{{},{}}}", far - 1, 2 * far),
+        fmt::format("root ::= (\" \" [a-z]){{{}}}", far + 2),
+        fmt::format("root ::= [a-z ]{{2,{}}} \"!\"", 3 * far),
+        fmt::format("root ::= ((\"a\" | \"bc\"){{{},{}}} \" \"){{2,3}}", far + 1, far + 3),
+        fmt::format("root ::= (\"a\"?){{{}}} \"x\"", far + 3),
+        fmt::format("root ::= ([ab]{{{},}} \"c\"?){{1,{}}}", far + 2, far + 2),
+        fmt::format("root ::= (\"a\"{{1,{}}} \"b\"){{0,{}}}", far + 5, far + 5)}) {
+    CAPTURE(text);
+    const GrammarRules rules = parse_grammar(text);
+    compare(Grammar(rules), *Constraint::of_grammar(rules, tokens()), ++seed, 4 * far);
   }
 }
 
