@@ -12,7 +12,7 @@
 namespace staircase {
 
 /// Masks the logits of each pass of a single sequence, before all else that chooses a token. It knows the
-/// text from what is fed, so it follows drafts and their rejection, too: the rows of a pass are masked for
+/// text from what is fed, so it follows drafts and their rejection, too. The rows of a pass are masked for
 /// the text up to each of them, and a cache that was cut back takes the state back with it. A target and its
 /// draft model each have one of these, with the same constraint.
 ///
