@@ -61,7 +61,7 @@ class Client : public Exchange {
     for (const std::string& piece : response.more) all += piece;
     answer = json::parse(all);
   }
-  void begin_stream(const std::string&, const std::string&) override {}
+  void begin_stream(const std::string&, const std::string&) override { ++begun; }
   void write(const std::string& part) override { stream += part; }
   void end_stream() override { has_ended = true; }
   void on_left(std::function<void()>) override {}
@@ -87,6 +87,7 @@ class Client : public Exchange {
 
   json answer;
   std::string stream;
+  int begun = 0;
   bool has_ended = false;
 
  private:
@@ -190,6 +191,7 @@ TEST_CASE("a stream begins with the role, ends with the reason alone, and counts
   CHECK(text == "Hithere.");
   CHECK(events.back()["choices"] == json::array());
   CHECK(events.back()["usage"]["prompt_tokens"] == 3);
+  CHECK(answer.client->begun == 1);
   CHECK(answer.client->has_ended);
 }
 
@@ -209,24 +211,107 @@ TEST_CASE("the metrics have the time to each text's first token, and the mean ti
   declare(counted);
   auto client = std::make_shared<Client>();
   const auto request =
-      std::make_shared<CompletionRequest>(R"({"prompt": [5], "n": 2, "max_tokens": 5})", model());
+      std::make_shared<CompletionRequest>(R"({"prompt": [5], "n": 3, "max_tokens": 5})", model());
   const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
   const Clock::time_point begin = Clock::now() + std::chrono::seconds(100);
   for (int i = 0; i < 4; ++i) reply->add_token(0, {.id = 5, .time = begin + std::chrono::seconds(2 * i)});
   reply->end_text(0, FinishReason::kLength);
   reply->add_token(1, {.id = 5, .time = begin});
   reply->end_text(1, FinishReason::kLength);
+  reply->add_token(2, {.id = 5, .time = begin});
+  reply->add_token(2, {.id = 5, .time = begin + std::chrono::seconds(6)});
+  reply->end_text(2, FinishReason::kLength);
   const std::string text = counted.text();
   CAPTURE(text);
-  CHECK(contains(text, "staircase_generated_tokens_total 5\n"));
-  CHECK(contains(text, "staircase_time_per_output_token_seconds_sum 2\n"));
-  CHECK(contains(text, "staircase_time_per_output_token_seconds_count 1\n"));
+  CHECK(counted.value("staircase_texts") == -3);  // the server adds those that it accepts
+  CHECK(contains(text, "staircase_generated_tokens_total 7\n"));
+  CHECK(contains(text, "staircase_time_per_output_token_seconds_sum 8\n"));
+  CHECK(contains(text, "staircase_time_per_output_token_seconds_count 2\n"));
   CHECK(contains(text, R"(staircase_time_per_output_token_seconds_bucket{le="2"} 1)"));
-  CHECK(contains(text, "staircase_time_to_first_token_seconds_count 2\n"));
+  CHECK(contains(text, "staircase_time_to_first_token_seconds_count 3\n"));
   CHECK(contains(text, R"(staircase_time_to_first_token_seconds_bucket{le="50"} 0)"));
   const std::string sum = "staircase_time_to_first_token_seconds_sum ";
   REQUIRE(contains(text, sum));
-  CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(200.0).epsilon(0.05));
+  CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(300.0).epsilon(0.05));
+}
+
+TEST_CASE("a client that leaves takes its unfinished texts along, and nothing is written after that") {
+  Metrics counted;
+  declare(counted);
+  auto client = std::make_shared<Client>();
+  const auto request = std::make_shared<CompletionRequest>(
+      R"({"prompt": [5], "n": 3, "max_tokens": 5, "stream": true})", model());
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  reply->begin();
+  for (int text = 0; text < 3; ++text) reply->add_token(text, {.id = 5});
+  reply->end_text(0, FinishReason::kLength);
+  CHECK(counted.value("staircase_texts") == -1);
+  const std::string before = client->stream;
+  reply->leave();
+  CHECK(counted.value("staircase_texts") == -3);
+  for (int text = 1; text < 3; ++text) {
+    reply->add_token(text, {.id = 5});
+    reply->end_text(text, FinishReason::kLength);
+  }
+  CHECK(counted.value("staircase_texts") == -3);
+  CHECK(client->stream == before);
+  CHECK_FALSE(client->has_ended);
+}
+
+TEST_CASE("each prompt of a request is echoed before its own texts") {
+  Metrics counted;
+  declare(counted);
+  auto client = std::make_shared<Client>();
+  const auto request = std::make_shared<CompletionRequest>(
+      R"({"prompt": [[5], [6]], "n": 2, "max_tokens": 0, "echo": true, "logprobs": 0})", model());
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  for (const int prompt : {0, 1}) {
+    Token token{.id = 5 + prompt};
+    token.logprobs = Logprobs{};
+    const auto tokens = std::make_shared<const std::vector<Token>>(1, token);
+    for (const int text : {2 * prompt, 2 * prompt + 1}) {
+      CHECK(reply->add_prompt(text, tokens));
+      reply->end_text(text, FinishReason::kLength);
+    }
+  }
+  const json& choices = client->answer["choices"];
+  REQUIRE(choices.size() == 4);
+  for (int text = 0; text < 4; ++text)
+    CHECK(choices[text]["text"] == tokenizer().decode(std::vector{5 + text / 2}));
+}
+
+TEST_CASE(
+    "other clients have their turn after 4,096 numbers: those of tokens, of a prompt, and their likeliest") {
+  struct Waiting : Client {
+    void post(std::function<void()> work) override { waiting = std::move(work); }
+    void post_without_flush(std::function<void()> work) override {
+      ++turns;
+      waiting = std::move(work);
+    }
+    std::function<void()> waiting;
+    int turns = 0;
+  };
+  const auto turns = [](int prompt, int tokens) {
+    Metrics counted;
+    declare(counted);
+    auto client = std::make_shared<Waiting>();
+    const auto request = std::make_shared<CompletionRequest>(
+        R"({"prompt": [5], "max_tokens": 5, "echo": true, "logprobs": 3})", model());
+    const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+    Token token{.id = 5};
+    token.logprobs = Logprobs{};
+    if (prompt > 0) reply->add_prompt(0, std::make_shared<const std::vector<Token>>(prompt, token));
+    for (int i = 0; i < tokens; ++i) reply->add_token(0, token);
+    reply->end_text(0, FinishReason::kLength);
+    while (client->waiting) std::exchange(client->waiting, nullptr)();
+    CHECK(client->answer["choices"].size() == 1);
+    return client->turns;
+  };
+  CHECK(turns(0, 1023) == 0);
+  CHECK(turns(0, 1024) == 1);
+  CHECK(turns(0, 2100) == 2);
+  CHECK(turns(1023, 0) == 0);
+  CHECK(turns(1024, 0) == 1);
 }
 
 TEST_CASE(
