@@ -60,6 +60,7 @@ class Client : public Exchange {
     std::string all = response.body;
     for (const std::string& piece : response.more) all += piece;
     answer = json::parse(all);
+    ++sent;
   }
   void begin_stream(const std::string&, const std::string&) override { ++begun; }
   void write(const std::string& part) override { stream += part; }
@@ -87,7 +88,7 @@ class Client : public Exchange {
 
   json answer;
   std::string stream;
-  int begun = 0;
+  int sent = 0, begun = 0;
   bool has_ended = false;
 
  private:
@@ -256,6 +257,37 @@ TEST_CASE("a client that leaves takes its unfinished texts along, and nothing is
   CHECK(counted.value("staircase_texts") == -3);
   CHECK(client->stream == before);
   CHECK_FALSE(client->has_ended);
+}
+
+TEST_CASE("a text that finds no way through its constraint ends its request with one error") {
+  for (const bool stream : {false, true}) {
+    CAPTURE(stream);
+    Metrics counted;
+    declare(counted);
+    auto client = std::make_shared<Client>();
+    const auto request = std::make_shared<CompletionRequest>(
+        fmt::format(
+            R"-({{"prompt": [5], "n": 2, "guided_regex": "(fox ){{9}}(a?){{2100}}b", "stream": {}}})-",
+            stream),
+        model());
+    std::vector<float> logits(static_cast<std::size_t>(model().vocab_size));
+    row_options(*request).edit_raw_logits(logits, tokenizer().encode("fox fox fox fox fox fox fox fox fox "));
+    const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+    for (const int text : {0, 1}) reply->end_text(text, FinishReason::kEos);
+    CHECK(counted.value("staircase_texts") == -2);
+    reply->leave();
+    CHECK(counted.value("staircase_texts") == -2);
+    if (stream) {
+      const std::vector<json> events = client->events();
+      REQUIRE(events.size() == 1);
+      CHECK(events[0]["error"]["param"] == "guided_regex");
+      CHECK(client->begun == 1);
+      CHECK(client->has_ended);
+    } else {
+      CHECK(client->answer["error"]["param"] == "guided_regex");
+      CHECK(client->sent == 1);
+    }
+  }
 }
 
 TEST_CASE("each prompt of a request is echoed before its own texts") {
