@@ -275,6 +275,34 @@ TEST_CASE("signs of life end with their stream, and the next answer has none") {
   CHECK(begins_with(client.read("done"), "HTTP/1.1 200 "));
 }
 
+TEST_CASE("an answer may take longer than a request may") {
+  std::shared_ptr<Exchange> waits;
+  Served served({.request_timeout = 100ms, .write_timeout = 100ms, .between = 100ms},
+                [&](const std::shared_ptr<Exchange>& exchange) { waits = exchange; });
+  Client client(served.port);
+  client.send(kGet);
+  std::this_thread::sleep_for(400ms);
+  REQUIRE(waits != nullptr);
+  waits->post_without_flush([&] { waits->send({.body = "done"}); });
+  CHECK(begins_with(client.read("done"), "HTTP/1.1 200 "));
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("an answer has the date of its own second") {
+  Served served({});
+  Client client(served.port);
+  const auto date = [&] {
+    client.send(kGet);
+    const std::string answer = client.read("hello");
+    const std::size_t begin = answer.find("\r\nDate: ");
+    REQUIRE(begin != answer.npos);
+    return answer.substr(begin + 2, answer.find("\r\n", begin + 2) - begin);
+  };
+  const std::string first = date();
+  std::this_thread::sleep_for(1s);
+  CHECK(date() != first);
+}
+
 TEST_CASE("a stream without signs of life may pause for longer than its client may") {
   std::shared_ptr<Exchange> stream;
   Served served({.request_timeout = 50ms, .write_timeout = 50ms, .between = 50ms, .silence = 60s},
@@ -284,8 +312,11 @@ TEST_CASE("a stream without signs of life may pause for longer than its client m
                 });
   Client client(served.port);
   client.send(kGet);
-  CHECK(begins_with(client.read(), "HTTP/1.1 200 "));
-  CHECK_FALSE(client.ends(300ms));
+  const std::string header = client.read();
+  CHECK(begins_with(header, "HTTP/1.1 200 "));
+  CHECK(contains(header, "\r\nCache-Control: no-store\r\n"));
+  CHECK(contains(header, "\r\nX-Accel-Buffering: no\r\n"));
+  CHECK(client.read("no such bytes", 300ms) == "");
   stream->post_without_flush([&] { stream->end_stream(); });
   CHECK(client.read("0\r\n\r\n") == "0\r\n\r\n");
   CHECK(served.wait_for({200}));
