@@ -312,6 +312,19 @@ class Templates(unittest.TestCase):
             self.assertEqual((tokens["count"], tokens["max_model_len"]), (len(tokens["tokens"]), 512))
             self.assertEqual(post(server, "/detokenize", {"tokens": tokens["tokens"]})[2], {"prompt": "A fox"})
 
+    def test_the_page_is_for_chats_if_the_template_writes_any(self):
+        needs = "{% if messages[0].role != 'system' %}{{ raise_exception('none') }}{% endif %}a"
+        for template, chats in ((needs, True), (needs.replace("!=", "=="), True), ("{{ raise_exception('none') }}", False)):
+            with self.subTest(template), ChatServer(template=template) as server:
+                page = server.ask("GET", "/")[2]
+                self.assertEqual('id="question"' in page, chats)
+
+    def test_counters_are_zero_before_anything_is_counted(self):
+        with ChatServer() as server:
+            metrics = server.metrics()
+            for name in ("requests_left", "prompt_tokens", "generated_tokens"):
+                self.assertEqual(metrics.get(f"staircase_{name}_total"), 0, name)
+
     def test_a_template_that_cannot_be_read_refuses_chats_alone(self):
         with ChatServer(template="{% nope %}") as server:
             status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("Hello")]})

@@ -374,6 +374,7 @@ class Errors(unittest.TestCase):
     def test_wrong_addresses_methods_and_types(self):
         self.check(self.server.ask("GET", "/v1/chat/completions"), 404, 'nothing at "/v1/chat/completions"')
         self.check(self.server.ask("GET", "/%ff"), 404, 'nothing at "/%ff"')
+        self.check(self.server.ask("POST", "/v1/modelsx"), 404, 'nothing at "/v1/modelsx"')
         header = self.check(self.server.ask("GET", "/v1/completions"), 405, "accepts POST, not GET")
         self.assertEqual(header["Allow"], "POST")
         header = self.check(self.server.ask("DELETE", "/health"), 405, "accepts GET, not DELETE")
