@@ -252,6 +252,8 @@ class Chats(unittest.TestCase):
         for body in ("CompletionRequest", "ChatRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"):
             self.assertEqual(schemas[body]["properties"]["model"]["enum"], ["talker", None])
         self.assertEqual(schemas["TokenId"]["maximum"], 4095)
+        model = description["paths"]["/v1/models/{model}"]["get"]["parameters"][0]
+        self.assertEqual(model["schema"]["enum"], ["talker"])
         chat(self.server, "A", max_tokens=1)
         count = 'staircase_requests_total{path="/v1/chat/completions",status="200"}'
         self.assertGreater(self.server.metrics()[count], 0)

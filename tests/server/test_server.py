@@ -601,6 +601,8 @@ class Queue(unittest.TestCase):
         with Server("--max-batch-size", 1, "--max-queue", 20) as server:
             streams = [server.stream("The", **self.LONG) for _ in range(2)]
             self.assertTrue(wait_until(lambda: sum(server.load()) > 10))
+            metrics = server.metrics()
+            self.assertEqual(metrics["staircase_texts"], metrics["staircase_texts_waiting"] + metrics["staircase_texts_growing"])
             status, header, body = server.post({"prompt": ["The"] * 12})
             self.assertEqual((status, body["error"]["type"], header["Retry-After"]), (429, "rate_limit_error", "1"))
             self.assertEqual(server.ask("GET", "/health")[0], 200)
