@@ -410,7 +410,7 @@ class Origins(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as keys:
             keys.write("secret\n")
             keys.flush()
-            with ChatServer("--cors-origin", "https://a.example", "--api-key-file", keys.name) as server:
+            with ChatServer("--cors-origin", "HTTPS://A.example/", "--api-key-file", keys.name) as server:
                 asks = {"Access_Control_Request_Method": "POST",
                         "Access_Control_Request_Headers": "authorization,x-more"}
                 status, header, _ = server.ask("OPTIONS", "/v1/chat/completions", Origin="https://a.example", **asks)

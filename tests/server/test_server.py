@@ -517,6 +517,7 @@ class Keys(unittest.TestCase):
         self.assertIn("--host no.such.host.invalid", self.refused("--host", "no.such.host.invalid")[1])
         self.assertEqual(self.refused("--port", "65536")[0], 2)
         self.assertEqual(self.refused("--max-queue", "-1")[0], 2)
+        self.assertEqual(self.refused("--max-batch-size", "0")[0], 2)
 
 
 class Texts(unittest.TestCase):
