@@ -324,7 +324,7 @@ class Templates(unittest.TestCase):
     def test_counters_are_zero_before_anything_is_counted(self):
         with ChatServer() as server:
             metrics = server.metrics()
-            for name in ("requests_left", "prompt_tokens", "generated_tokens"):
+            for name in ("requests_left", "prompt_tokens", "generated_tokens", "prefix_cache_hits", "prefix_cache_queries"):
                 self.assertEqual(metrics.get(f"staircase_{name}_total"), 0, name)
 
     def test_a_template_that_cannot_be_read_refuses_chats_alone(self):
