@@ -12,9 +12,9 @@
 namespace staircase {
 
 /// Masks the logits of each pass of a single sequence, before all else that chooses a token. It knows the
-/// text from what is fed, so it follows drafts and their rejection, too. The rows of a pass are masked for
-/// the text up to each of them, and a cache that was cut back takes the state back with it. A target and its
-/// draft model each have one of these, with the same constraint.
+/// text from what is fed. So each row of a pass is masked for the text up to it, drafts included, and a cache
+/// that was cut back takes the state back with it. A target and its draft model each have one of these, with
+/// the same constraint.
 ///
 /// The cache may slide, but must not be filled with a window anew: then the text has lost its beginning.
 class ConstrainedModel {
