@@ -69,6 +69,12 @@ bool is_text_of(const RegexPart& part, const std::string& string) {
   return automaton.accepts(stacks);
 }
 
+/// Whether there may be a reference in a schema.
+bool refers(const Json& value) {
+  return (value.is_object() && value.contains("$ref")) ||
+         (value.is_structured() && std::ranges::any_of(value, refers));
+}
+
 /// The type that minLength, minItems and minProperties are about.
 const char* type_with(const std::string& size) {
   return size == "Length" ? "string" : size == "Items" ? "array" : "object";
@@ -595,8 +601,9 @@ void SchemaReader::check(const Json* schema) {
                key == "const" || key == "if" || key == "then" || key == "else") {
       // These are read where they are used.
     } else if ((key == "$id" || key == "id") &&
-               (is_root || !value.is_string() || value.get<std::string>().starts_with("#"))) {
-      // It names the whole.
+               (is_root || !value.is_string() || value.get<std::string>().starts_with("#") ||
+                !refers(*schema))) {
+      // It names the whole, or changes the meaning of no reference.
     } else if (key == "uniqueItems" && value == false) {
       // It changes nothing.
     } else if (std::ranges::find(kNotBuilt, key) != kNotBuilt.end()) {
@@ -666,17 +673,39 @@ std::optional<std::vector<Json>> SchemaReader::values_of(const Schemas& all) {
   }
   return left;
 }
+
+/// Whether a part of a value of an enum is valid.
+bool SchemaReader::holds(const Json& value, const Json* schema) {
+  return std::ranges::any_of(alternatives(schema), [&](const Schemas& all) {
+    const auto values = values_of(all);
+    if (!values) return (types_of(all) & type_of(value)) != 0 && is_valid(value, all);
+    return std::ranges::any_of(*values, [&](const Json& one) { return is_same(one, value); });
+  });
+}
+
 /// Whether a value of an enum is valid under the other keywords.
-bool SchemaReader::is_valid(const Json& value, const Schemas& all) const {
+bool SchemaReader::is_valid(const Json& value, const Schemas& all) {
   for (const Json* schema : all) {
     for (const auto& [key, limit] : schema->items()) {
       const bool is_string = value.is_string(), is_list = value.is_array(), is_object = value.is_object();
-      if ((is_string && key == "format") || (is_list && (key == "items" || key == "prefixItems")) ||
-          (is_object && (key == "properties" || key == "additionalProperties" || key == "patternProperties")))
+      const bool is_plain_items = key == "items" && !limit.is_array() && !schema->contains("prefixItems");
+      if ((is_string && key == "format") || (is_list && key == "prefixItems") ||
+          (is_list && key == "items" && !is_plain_items) ||
+          (is_object && (key == "additionalProperties" || key == "patternProperties")))
         fail(schema, key, "beside enum or const, this keyword is not supported");
       if (is_string) {
         if (key == "pattern" && !matches(schema, limit.get<std::string>(), value)) return false;
       }
+      if (is_list && is_plain_items) {
+        const Json* const items = within(schema, key);
+        if (!std::ranges::all_of(value, [&](const Json& one) { return holds(one, items); })) return false;
+      }
+      if (is_object && key == "properties")
+        for (const auto& [name, one] : value.items())
+          if (const Json* const member = property(schema, name);
+              member != nullptr &&
+              !holds(one, at(member, paths_.at(schema) + "/properties/" + in_pointer(name))))
+            return false;
       if (is_object && key == "required" &&
           !std::ranges::all_of(limit, [&](const Json& name) { return value.contains(name); }))
         return false;

@@ -120,7 +120,8 @@ class SchemaReader {
   void check(const Json* schema);
   int types_of(const Json* schema) const;
   int named_types(const Json* schema) const;
-  bool is_valid(const Json& value, const Schemas& all) const;
+  bool holds(const Json& value, const Json* schema);
+  bool is_valid(const Json& value, const Schemas& all);
   std::vector<Schemas> both(const std::vector<Schemas>& some, const std::vector<Schemas>& others,
                             const Json* place);
   std::vector<Schemas> alternatives(const Json* schema);
