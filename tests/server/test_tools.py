@@ -1,12 +1,15 @@
 """Calls of functions as clients see them: their arguments are valid under the schemas, streams say the same, results go
 back, and texts without calls are what they are without functions. The judge is test_constraints' validator."""
 
+import contextlib
+import importlib.util
+import io
 import json
 import random
 import re
 import unittest
 
-from support import ChatServer
+from support import ROOT, ChatServer
 from test_chat import chat, content, events, post, user
 from test_constraints import is_valid, schema
 
@@ -141,6 +144,21 @@ class Tools(unittest.TestCase):
         self.assertEqual(prompt.count("tool:Done."), 3)
         status, _, refused = post(self.server, "/v1/chat/completions", {"messages": messages + messages[-1:]})
         self.assertEqual((status, refused["error"]["param"]), (400, "messages[7].tool_call_id"))
+
+    def test_an_agent_runs_what_is_called_and_ends(self):
+        described = importlib.util.spec_from_file_location("agent", ROOT / "tests/clients/agent.py")
+        agent = importlib.util.module_from_spec(described)
+        described.loader.exec_module(agent)
+        called, texts = [], 0
+        for name, function in list(agent.RUN.items()):
+            agent.RUN[name] = lambda name=name, function=function, **arguments: called.append(name) or function(**arguments)
+        for seed in range(4):
+            before = len(called)
+            with contextlib.redirect_stderr(io.StringIO()):
+                said = agent.answer(f"http://127.0.0.1:{self.server.port}", "Who?", max_tokens=120, temperature=1, seed=seed)
+            texts += said is not None
+            self.assertIn(len(called) - before, range(1, agent.MOST_TURNS + 1))
+        self.assertGreater(texts, 0)
 
     def test_a_model_without_a_form_of_calls_refuses_them_and_answers(self):
         with ChatServer(template="{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}") as server:
