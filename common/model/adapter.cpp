@@ -314,7 +314,7 @@ std::size_t set_adapters(Network& network, Device& device, std::span<const Adapt
         const auto found = adapter.find(module.name);
         if (found == adapter.end()) continue;
         const AdapterMatrix& matrix = found->second;
-        const auto [first, last] = std::ranges::minmax_element(module.columns);
+        const auto [first, last] = std::minmax_element(module.columns.begin(), module.columns.end());
         dtype = dtype.value_or(matrix.dtype) == matrix.dtype ? matrix.dtype : DType::kFloat32;
         down.insert(down.end(), matrix.a.begin(), matrix.a.end());
         for (std::size_t k = 0; k < matrix.rank; ++k) {
