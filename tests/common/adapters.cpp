@@ -236,7 +236,7 @@ TEST_CASE("all-linear, a pattern and a list of the same names mean the same prod
 
 TEST_CASE("a setting that changes the result and is not supported is refused by name") {
   Copy adapter;
-  for (const auto& [key, value] :
+  for (const auto& one :
        std::vector<std::pair<const char*, json>>{{"use_dora", true},
                                                  {"bias", "all"},
                                                  {"modules_to_save", {"lm_head"}},
@@ -266,6 +266,8 @@ TEST_CASE("a setting that changes the result and is not supported is refused by 
                                                  {"alpha_pattern", 4},
                                                  {"use_rslora", "yes"},
                                                  {"layers_to_transform", "all"}}) {
+    const char* const key = one.first;
+    const json& value = one.second;
     CAPTURE(key);
     CAPTURE(value);
     CHECK(says(refusal("llama-3", adapter.with(key, value)), "adapter_config.json", key));
