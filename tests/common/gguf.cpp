@@ -331,6 +331,20 @@ TEST_CASE("a file in parts is opened by any of them") {
   CHECK(GgufFile(folder.path() / "-00003-of-00003.gguf").tensors().size() == 2);
 }
 
+TEST_CASE("a part that has become shorter since is named, whichever it is") {
+  const TemporaryFolder folder;
+  write_parts(folder);
+  const GgufFile file(folder.path() / "model-00001-of-00003.gguf");
+  for (int number = 1; number <= 3; ++number) {
+    const auto part = folder.path() / fmt::format("model-0000{}-of-00003.gguf", number);
+    const std::uintmax_t size = std::filesystem::file_size(part);
+    CHECK(error_message([&] { file.require_whole(); }) == "");
+    std::filesystem::resize_file(part, size - 1);
+    CHECK(says(error_message([&] { file.require_whole(); }), part.string(), "became shorter"));
+    std::filesystem::resize_file(part, size);
+  }
+}
+
 TEST_CASE("parts that are missing, duplicate or of another model are named") {
   const TemporaryFolder folder;
   const auto open = [&](const char* name) { return error_message([&] { GgufFile{folder.path() / name}; }); };
