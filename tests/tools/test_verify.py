@@ -10,6 +10,7 @@ import struct
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from support import ROOT, Limited, load, run
 
@@ -181,6 +182,16 @@ class Verify(Limited):
     def test_nan(self):
         self.spoil("h.1.mlp.c_fc.weight", 17, float("nan"))
         self.assert_fails("numbers", "h.1.mlp.c_fc.weight", "nan", "element 17")
+
+    def test_an_embedding_whose_last_part_is_zero_is_fine_and_all_zeros_are_not(self):
+        for kept, words in ((2000, "ok  "), (0, "FAIL")):
+            def change(tensors):
+                dtype, shape, data = tensors["wte.weight"]
+                tensors["wte.weight"] = (dtype, shape, data[:kept] + bytes(len(data) - kept))
+            self.rewrite(change)
+            with mock.patch.object(VERIFY, "CHUNK", 1 << 16):  # of 2^19 numbers
+                _, lines = verify_here(self.folder)
+            self.assertTrue(lines["numbers"].startswith(words), lines)
 
     def test_infinity(self):
         self.spoil("h.0.ln_1.bias", 3, float("-inf"))
