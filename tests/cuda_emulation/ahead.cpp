@@ -21,7 +21,7 @@ namespace staircase {
 namespace {
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
-constexpr int kPositions = 90;
+constexpr int kPositions = 45;
 
 Model long_model() {
   const TemporaryFolder folder;
@@ -119,13 +119,13 @@ TEST_CASE("on the emulated GPU a text that continues otherwise gets the logits o
   Model model = long_model(), plain = long_model();
   std::mt19937 random(5);
   int wrong = 0;
-  for (int text = 0; text < 24; ++text) {
+  for (int text = 0; text < 16; ++text) {
     CAPTURE(text);
-    const int count = text % 3 + 1;
+    const int count = text % 2 + 1;
     Rows rows(model, plain, count);
     for (int pass = 0; pass <= Model::kSureAfter + 2; ++pass) rows.pass();
     CHECK(rows.ran_ahead());
-    switch (text / 3) {
+    switch (text / 2) {
       case 0:
         rows.newest()[0][0] = (rows.newest()[0][0] + 1) % 101;
         break;
@@ -159,35 +159,38 @@ TEST_CASE("on the emulated GPU a text that continues otherwise gets the logits o
     }
     rows.pass(true);
     wrong += rows.ran_ahead();
-    for (int pass = 0; pass < 20; ++pass) {
+    for (int pass = 0; pass < 4; ++pass) {
       for (std::vector<int>& newest : rows.newest()) {
-        if (random() % 15 == 0) newest[0] = static_cast<int>(random() % 101);
+        if (random() % 8 == 0) newest[0] = static_cast<int>(random() % 101);
       }
-      rows.pass(random() % 5 == 0);
+      rows.pass(random() % 3 == 0);
     }
   }
-  CHECK(wrong < 24);
+  CHECK(wrong < 16);
 }
 
 TEST_CASE("on the emulated GPU greedy texts of both engines are those that read all logits") {
-  const TemporaryFolder folder;
-  TinyModel(1, 4096, kPositions).write(folder.path());
-  Model model = Model::load(folder.path(), make_cuda_device());
+  Model model = long_model();
   const Tokenizer tokenizer = Tokenizer::load(kSource / "models/tales-1m");
-  const auto texts = [&](auto& engine) {
-    std::vector<std::vector<int>> all(6);
+  const auto texts = [&](auto& engine, const KvCache& cache, int block) {
+    std::vector<std::vector<int>> all(4);
     int ahead = 0;
     Scheduler scheduler(
-        engine, tokenizer, 3, {}, [](int, const Token&) {},
+        engine, tokenizer, 2, {}, [](int, const Token&) {},
         [&](int number, Generation text) { all[static_cast<std::size_t>(number)] = text.tokens; });
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 4; ++i) {
       RowOptions options;
-      options.stopping = {.max_new_tokens = 30 + 5 * i, .ignore_eos = true};
+      // The last one fills its row, alone for so long that it runs ahead.
+      constexpr int kTokens[] = {28, 33, 30, kPositions - 2};
+      options.stopping = {.max_new_tokens = kTokens[i], .ignore_eos = true};
       scheduler.submit(i, {1, 2 + i, 7}, options);
     }
     while (!scheduler.idle()) {
       scheduler.pass();
-      ahead += is_under_way();
+      if (!is_under_way()) continue;
+      ++ahead;
+      // The next position of each row is in memory that the row has: the host may not have chosen a block.
+      for (int row = 0; row < 2; ++row) CHECK((cache.length(row) == 0 || cache.length(row) % block != 0));
     }
     return std::pair(all, ahead);
   };
@@ -197,17 +200,17 @@ TEST_CASE("on the emulated GPU greedy texts of both engines are those that read 
       return std::span<const float>(DelegatingEngine::forward(sequences));
     }
   };
-  StaticKvCache cache(model, 3), other(model, 3);
-  PagedKvCache paged(model, 3, 24);
+  StaticKvCache cache(model, 2), other(model, 2);
+  PagedKvCache paged(model, 2, 12);
   StaticEngine engine(model, cache), plain(model, other);
   PagedEngine paged_engine(model, paged);
   Reading reading(plain);
-  const auto want = texts(reading);
-  const auto by_static = texts(engine), by_paged = texts(paged_engine);
+  const auto want = texts(reading, other, kPositions);
+  const auto by_static = texts(engine, cache, kPositions), by_paged = texts(paged_engine, paged, kBlockSize);
   CHECK(by_static.first == want.first);
   CHECK(by_paged.first == want.first);
-  CHECK(by_static.second > 20);
-  CHECK(by_paged.second > 20);
+  CHECK(by_static.second > 10);
+  CHECK(by_paged.second > 10);
 }
 
 }  // namespace
