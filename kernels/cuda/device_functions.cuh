@@ -94,6 +94,17 @@ __device__ __forceinline__ void ld_global_nc_no_allocate(unsigned (&to)[4], cons
 }
 #endif
 
+/// (word & mask) | bits in one instruction. The compiler makes two where both are constants.
+__device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigned bits) {
+#ifdef __CUDA_ARCH__
+  unsigned result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+  return result;
+#else
+  return (word & mask) | bits;
+#endif
+}
+
 /// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp call it
 /// together.
 template <typename T>

@@ -44,6 +44,13 @@ constexpr int kInputsOfLoad = 16 / static_cast<int>(sizeof(Stored)) * Format<Sto
 // positive. The weight -2 in 8 bits, stored as 0xfe, becomes 0x7e with 128 added:
 //
 //     0x4b00007e - (2^23 + 128) = 126 - 128 = -2
+//
+// At 4 bits, arithmetic would be the limit: bandwidth allows some four instructions for a weight. So nothing
+// is subtracted from each. Between 16 and 32, the four highest bits of a float's fraction count in ones. One
+// shift and one logical operation make 16 + n, where n is the weight with 8 added. The sum over a load's
+// inputs is then too large by 24 Σ x, which is the same for all outputs:
+//
+//     Σ x w = Σ x (16 + n) - 24 Σ x
 
 /// Weight number `i` of a load, without its scale.
 template <typename Stored>
@@ -61,6 +68,22 @@ __device__ __forceinline__ float weight_of_load(const unsigned (&words)[4], int 
     return __uint_as_float(bits) - (0x1p23f + (kBytes ? 128.0f : 8.0f));
   } else {
     return widen(reinterpret_cast<const Stored*>(words)[i]);
+  }
+}
+
+/// What raised_weight adds to each weight.
+template <typename Stored>
+constexpr float kRaisedBy = std::is_same_v<Stored, Int4Pair> ? 24.0f : 0.0f;
+
+/// The same plus kRaisedBy.
+template <typename Stored>
+__device__ __forceinline__ float raised_weight(const unsigned (&words)[4], int i) {
+  if constexpr (std::is_same_v<Stored, Int4Pair>) {  // the first of a word's weights are its lowest bits
+    const int shift = 19 - i % 8 * 4;
+    const unsigned word = shift < 0 ? words[i / 8] >> -shift : words[i / 8] << shift;
+    return __uint_as_float(and_or(word, 0x00780000u, 0x41800000u));
+  } else {
+    return weight_of_load<Stored>(words, i);
   }
 }
 
@@ -85,15 +108,27 @@ struct OwnWeights {
     }
   }
 
+  /// What is too large in the sum over each load.
+  static __device__ __forceinline__ void add_up(const float (&x)[kLoads * kInputs], float (&excess)[kLoads]) {
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int v = 0; v < kInputs; ++v) sum += x[l * kInputs + v];
+      excess[l] = kRaisedBy<Stored> * sum;
+    }
+  }
+
   /// This thread's part of the product with its part of x.
-  __device__ __forceinline__ float times(const float (&x)[kLoads * kInputs], int lane, int in) const {
+  __device__ __forceinline__ float times(const float (&x)[kLoads * kInputs], const float (&excess)[kLoads],
+                                         int lane, int in) const {
     float total = 0.0f;
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
       if ((l * kLanes + lane) * kInputs < in) {
-        float sum = Format<Stored>::kScaled ? 0.0f : total;
+        float sum = Format<Stored>::kScaled ? -excess[l] : total;
 #pragma unroll
-        for (int v = 0; v < kInputs; ++v) sum += x[l * kInputs + v] * weight_of_load<Stored>(loads[l], v);
+        for (int v = 0; v < kInputs; ++v) sum += x[l * kInputs + v] * raised_weight<Stored>(loads[l], v);
         total = Format<Stored>::kScaled ? total + sum * scales[l] : sum;
       }
     }
@@ -198,6 +233,8 @@ __global__ __launch_bounds__(kTeamThreads<kLanes>,
 
   alignas(16) float values[kLoads * kInputsOfLoad<Stored>];
   load_normalized<Stored, kLanes, kLoads>(x, norm, lane, in, values);
+  float excess[kLoads] = {};
+  if constexpr (kRaisedBy<Stored> != 0.0f) own[0].add_up(values, excess);
   for (; first < results; first += step) {
     const int output = first + lane;
     const bool stores = lane < kOutputs && output < results;
@@ -207,7 +244,7 @@ __global__ __launch_bounds__(kTeamThreads<kLanes>,
     if constexpr (std::is_same_v<Store, StoreRow>) residual = stores ? store.residual(output) : 0.0f;
     float sums[kColumns];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) sums[c] = own[c].times(values, lane, in);
+    for (int c = 0; c < kColumns; ++c) sums[c] = own[c].times(values, excess, lane, in);
     request(first + step);  // they travel while the lanes sum
     float own_sum = 0.0f;
     [[maybe_unused]] float gated = 0.0f;
