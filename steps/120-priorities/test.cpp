@@ -121,6 +121,13 @@ TEST_CASE("without blocks for all, the last in turn gives way, though it came fi
   CHECK(cache.reserve(0, 2 * kBlockSize));  // all blocks are there again
 }
 
+TEST_CASE(
+    "a text that gave its blocks away waits in its turn: a more urgent one takes the rest in the same pass") {
+  PagedKvCache cache(tales(), 3, 4);
+  PagedEngine engine(tales(), cache);
+  CHECK(passes_of({{0, 16, 3}, {2, 33, 3}, {1, 1, 1, 1}}, engine, 3) == Passes{{1, 2, 3}, {1, 4, 5}, {2}});
+}
+
 TEST_CASE("an urgent text that finds no block takes those of others") {
   PagedKvCache cache(tales(), 2, 2);
   PagedEngine engine(tales(), cache);
