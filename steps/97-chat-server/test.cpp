@@ -185,7 +185,7 @@ TEST_CASE("a conversation is rendered as by the model's template, with the answe
 TEST_CASE("a template that a person names takes the place of the model's own") {
   const Folder folder(kChatMl);
   const auto file = folder.write("other.jinja", "{{ messages[0].content }}!");
-  Chat chat(folder.path(), marks(), {.chat_template = file.string()});
+  Chat chat(folder.path(), marks(), {{}, file.string()});
   CHECK(chat.render(hello()).text == "Hello!");
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("a model without a template reports that, and one with a broken templa
   Chat refuses(picky.path(), marks(), {});
   CHECK(says(error_message([&] { refuses.render(hello()); }), "Roles must alternate."));
   const auto named = [&](const std::string& file) {
-    return error_message([&] { Chat(folder.path(), marks(), {.chat_template = file}); });
+    return error_message([&] { Chat(folder.path(), marks(), {{}, file}); });
   };
   CHECK(
       says(named("/nonexistent.jinja"), "/nonexistent.jinja"));  // a file that a person names must be usable

@@ -1200,7 +1200,10 @@ class KeyDevice : public Device {
   void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
   void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
   void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
-  void argmax(const Tensor&, Tensor&) override {}
+  using Device::argmax;
+  void argmax(const Tensor&, Tensor&, Batch*) override {}
+  void add_low_rank(const Tensor&, const Tensor&, const LowRank&, Tensor&) override {}
+  void activate(const Tensor&, Epilogue, Tensor&) override {}
   void k_largest(const Tensor&, std::int64_t, Tensor&) override {}
 
  private:
