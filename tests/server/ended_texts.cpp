@@ -252,7 +252,7 @@ TEST_CASE("texts of different adapters share a batch but no keys: each is what i
     CHECK(texts.grown[i] == alone[i]);
   }
   CHECK(texts.ended.found() > 0);
-  CHECK(texts.ended.preempted() > 0);
+  CHECK(texts.scheduler.preempted() > 0);
   tales().load_adapters({});
 }
 
