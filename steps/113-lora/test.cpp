@@ -31,7 +31,8 @@ TEST_CASE("the logits with an adapter are those of transformers with PEFT") {
   const Model model = reference_model("gpt2");
   PlainModel plain(model, plain_adapter(model, kAdapters / "gpt2", "gpt2"));
   std::ifstream file(kAdapters / "gpt2/reference.json");
-  for (const nlohmann::json& one : nlohmann::json::parse(file).at("cases")) {
+  const nlohmann::json reference = nlohmann::json::parse(file);
+  for (const nlohmann::json& one : reference.at("cases")) {
     const Vector logits = plain.logits(one.at("ids")), want = one.at("logits");
     const std::vector<int> places = one.at("places");
     for (std::size_t i = 0; i < want.size(); ++i)
