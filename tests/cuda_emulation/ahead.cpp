@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/decoding/paged_engine.h"
-#include "common/decoding/scheduler.h"
+#include "common/decoding/preemption.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "common/text/tokenizer.h"
@@ -175,7 +175,7 @@ TEST_CASE("on the emulated GPU greedy texts of both engines are those that read 
   const auto texts = [&](auto& engine, const KvCache& cache, int block) {
     std::vector<std::vector<int>> all(4);
     int ahead = 0;
-    Scheduler scheduler(
+    PreemptingScheduler scheduler(
         engine, tokenizer, 2, {}, [](int, const Token&) {},
         [&](int number, Generation text) { all[static_cast<std::size_t>(number)] = text.tokens; });
     for (int i = 0; i < 4; ++i) {

@@ -53,6 +53,7 @@ SHOWS = {
     "benchmark-kv-cache": r"none[\s\S]*dynamic[\s\S]*static",
     "cache-drift": r"slide +KL divergence 0\.\d*[1-9]\d* [\s\S]*recompute +KL divergence 0\.0000",
     "attention-sinks": r"all positions +\d+\.\d\d\s+the newest 16 +\d+\.\d\d\s+the first 4, the newest 12 +\d",
+    "priorities": r"priority 0: TTFT .*\n.*priority 1: TTFT ",
     "prompt-lookup": r"\d+ of \d+ drafted tokens accepted",
     "draft-costs": r"a draft token takes 0\.\d+ of the target's",
     "adaptive-drafts": r"tokens per pass of the target",
