@@ -23,7 +23,7 @@ struct RowOptions : TextOptions {
   /// chosen so far.
   std::function<void(std::span<float> logits, std::span<const int> text)> edit_raw_logits = {};
   std::function<void(std::span<float> logits)> edit_final_logits = {};
-  int adapter = -1;  ///< of the text, among those of the model; -1: none
+  int adapter = -1;  ///< among those of the model, for a server's EndedTexts; -1: none
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {

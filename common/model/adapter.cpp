@@ -30,16 +30,17 @@ constexpr std::string_view kBeforeModules = "base_model.model.";
 /// Keys of adapter_config.json that say how an adapter was made, or for which model; they change no result.
 /// PEFT turns fan_in_fan_out around by itself, and only merged weights depend on it.
 constexpr std::string_view kWithoutEffect[] = {
-    "auto_mapping", "base_model_name_or_path", "corda_config",   "ensure_weight_tying",
-    "eva_config",   "inference_mode",          "lora_dropout",   "lora_ga_config",
-    "loftq_config", "megatron_core",           "peft_version",   "qalora_group_size",
-    "revision",     "fan_in_fan_out",          "runtime_config", "task_type"};
+    "auto_mapping", "base_model_name_or_path", "corda_config",  "ensure_weight_tying",
+    "eva_config",   "inference_mode",          "lora_dropout",  "lora_ga_config",
+    "loftq_config", "megatron_core",           "peft_version",  "qalora_group_size",
+    "revision",     "fan_in_fan_out",          "runtime_config"};
 
 /// Keys that are obeyed.
 constexpr std::string_view kObeyed[] = {"alpha_pattern",     "bias",           "exclude_modules",
                                         "init_lora_weights", "layers_pattern", "layers_to_transform",
                                         "lora_alpha",        "peft_type",      "r",
-                                        "rank_pattern",      "target_modules", "use_rslora"};
+                                        "rank_pattern",      "target_modules", "task_type",
+                                        "use_rslora"};
 
 bool is_among(std::span<const std::string_view> names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
@@ -289,8 +290,7 @@ Adapter read_adapter(const std::filesystem::path& folder, Network& network, std:
     if (known.contains(entry.first)) continue;
     throw Error(
         "{}: tensor {} is not lora_A or lora_B of a product that {} targets; embeddings, output layers, "
-        "experts "
-        "and biases cannot be adapted",
+        "experts and biases cannot be adapted",
         file.string(), quote(entry.first), config.file());
   }
   tensors.require_whole();

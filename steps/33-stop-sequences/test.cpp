@@ -5,6 +5,7 @@
 #include "generate.h"
 #include "tests/error_message.h"
 #include "tests/huge_model.h"
+#include "tests/row_edits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -66,6 +67,10 @@ std::string shown(const std::string& stop, const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("a program may change the logits before all options and after them") {
+  check_row_edits();
+}
 
 TEST_CASE("a batch may have more logits than an int can number") {
   RowOptions options;

@@ -4,6 +4,7 @@
 
 #include "generate.h"
 #include "tests/error_message.h"
+#include "tests/row_edits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -64,6 +65,10 @@ const std::vector<int> kPrompt{321, 1682};
 const RowOptions kPlain{{.stopping = {.max_new_tokens = 30}}};
 
 }  // namespace
+
+TEST_CASE("a program may change the logits before all options and after them") {
+  check_row_edits();
+}
 
 TEST_CASE("no part of a stop sequence is ever shown, and nothing else is withheld") {
   // Texts of a and b, in tokens of one letter or two, with every kind of overlap.

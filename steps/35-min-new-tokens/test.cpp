@@ -5,6 +5,7 @@
 
 #include "generate.h"
 #include "tests/error_message.h"
+#include "tests/row_edits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -46,6 +47,10 @@ Ending ending() {
 }
 
 }  // namespace
+
+TEST_CASE("a program may change the logits before all options and after them") {
+  check_row_edits();
+}
 
 TEST_CASE("a model without an end-of-text token loses no other token") {
   std::vector<float> logits{1.0f, 2.0f};

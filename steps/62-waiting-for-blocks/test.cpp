@@ -135,6 +135,17 @@ using Passes = std::vector<std::vector<int>>;
 
 }  // namespace
 
+TEST_CASE("a row that grows beyond its blocks is a mistake, and writes nowhere") {
+  PagedKvCache cache(tales(), 2, 3);
+  CHECK(cache.reserve(0, 17));
+  CHECK_THROWS_AS(cache.append(0, 33), std::logic_error);
+  CHECK(cache.length(0) == 0);
+  cache.append(0, 32);
+  CHECK_THROWS_AS(cache.append(0, 1), std::logic_error);
+  CHECK_THROWS_AS(cache.append(1, 1), std::logic_error);
+  CHECK(cache.length(0) == 32);
+}
+
 TEST_CASE("a row gets all requested blocks, or none of them") {
   PagedKvCache cache(tales(), 3, 6);
   CHECK(cache.reserve(0, 33));  // 3 blocks

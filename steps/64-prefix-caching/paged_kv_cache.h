@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,8 @@ class PagedKvCache : public KvCache {
   /// There must be room.
   void append(int row, int count) override {
     Row& own = rows_[row];
+    if (blocks_for(own.length + count) > blocks(row))
+      throw std::logic_error("reserve() makes room for append()");
     own.length += count;
     Tensor line = table_.rows(row, 1);
     if (std::exchange(own.changed, false)) device_.copy_from_host(own.blocks, line);

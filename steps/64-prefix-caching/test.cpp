@@ -139,6 +139,17 @@ Row row_of(std::vector<int> text) {
 
 }  // namespace
 
+TEST_CASE("a row that grows beyond its blocks is a mistake, and writes nowhere") {
+  PagedKvCache cache(tales(), 2, 3);
+  CHECK(cache.reserve(0, 17));
+  CHECK_THROWS_AS(cache.append(0, 33), std::logic_error);
+  CHECK(cache.length(0) == 0);
+  cache.append(0, 32);
+  CHECK_THROWS_AS(cache.append(0, 1), std::logic_error);
+  CHECK_THROWS_AS(cache.append(1, 1), std::logic_error);
+  CHECK(cache.length(0) == 32);
+}
+
 TEST_CASE("the full blocks of a text are found again, as far as another text is the same") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(50);
