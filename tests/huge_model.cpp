@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tests/idle_device.h"
 #include "tests/temporary_folder.h"
 
 namespace staircase {
@@ -23,7 +24,7 @@ void* zeros(std::size_t bytes) {
   return mapped(nullptr, bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 }
 
-class CountingDevice : public Device {
+class CountingDevice : public IdleDevice {
  public:
   explicit CountingDevice(bool rows_share_memory) : rows_share_memory_(rows_share_memory) {}
 
@@ -48,20 +49,6 @@ class CountingDevice : public Device {
     std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
   }
 
-  std::span<const float> to_host(const Tensor& source, Tensor&) override {
-    return {source.data<float>(), static_cast<std::size_t>(source.size())};
-  }
-
-  Tensor load(const HostArray& array) override { return allocate(DType::kFloat32, {array.columns}); }
-
-  using Device::load_weight;
-  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType) override {
-    const HostArray& matrix = parts[0];
-    const bool input_first = order == WeightOrder::kInputFirst;
-    return {allocate(DType::kFloat32, {1}), input_first ? matrix.rows : matrix.columns,
-            input_first ? matrix.columns : matrix.rows};
-  }
-
   /// Of all products only the last one is looked at.
   void linear(const Tensor&, const Norm&, const Weight& weight, const Tensor&, Epilogue,
               Tensor& out) override {
@@ -75,28 +62,13 @@ class CountingDevice : public Device {
     for (std::int64_t row = 0; row < out.dim(0); ++row) logits[row * kHugeVocabulary + row + 1] = 1.0f;
   }
 
-  void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
-  void normalize(const Tensor&, const Norm&, Tensor&) override {}
-  void add_normalized(const Tensor&, const Norm&, Tensor&) override {}
-  void add_low_rank(const Tensor&, const Tensor&, const LowRank&, Tensor&) override {}
-  void activate(const Tensor&, Epilogue, Tensor&) override {}
-  void query_key_value(const Batch&, const Tensor&, const Norm&, const Weight&, const Tensor&, Tensor&,
-                       KeysValues&) override {}
-  void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
-  void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
-  void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
-  void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
-  void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
   void argmax(const Tensor& x, Tensor& out, Batch*) override {
     for (std::int64_t row = 0; row < x.dim(0); ++row) {
       out.data<std::int32_t>()[row] = staircase::argmax({x.data<float>() + row * x.dim(1), kHugeVocabulary});
     }
   }
-  void k_largest(const Tensor&, std::int64_t, Tensor&) override {}
 
  private:
-  void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}
-
   const bool rows_share_memory_;
   const SharedRow row_;
 };

@@ -21,16 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-inline float wide(float value) {
-  return value;
-}
-inline float wide(hwy::float16_t value) {
-  return float32_from_float16(std::bit_cast<std::uint16_t>(value));
-}
-inline float wide(hwy::bfloat16_t value) {
-  return float32_from_bfloat16(value.bits);
-}
-
 /// x · y. Four sums, since an addition takes as long as four begin.
 template <typename T>
 HWY_INLINE float dot(const float* HWY_RESTRICT x, const T* HWY_RESTRICT y, std::int64_t size) {
@@ -44,7 +34,7 @@ HWY_INLINE float dot(const float* HWY_RESTRICT x, const T* HWY_RESTRICT y, std::
   }
   for (; i + kLanes <= size; i += kLanes) a = add(i, a);
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
-  for (; i < size; ++i) sum += x[i] * wide(y[i]);
+  for (; i < size; ++i) sum += x[i] * widen(y[i]);
   return sum;
 }
 
@@ -57,7 +47,7 @@ HWY_INLINE void add_scaled(float factor, const T* HWY_RESTRICT y, std::int64_t s
   for (; i + kLanes <= size; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::Set(d, factor), load_wide(y + i), hn::LoadU(d, out + i)), d, out + i);
   }
-  for (; i < size; ++i) out[i] += factor * wide(y[i]);
+  for (; i < size; ++i) out[i] += factor * widen(y[i]);
 }
 
 /// The ranks first .. last - 1 for one row.

@@ -22,6 +22,7 @@
 #include "tests/captured.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
+#include "tests/idle_device.h"
 #include "tests/kernels/naive.h"
 #include "tests/same_logits.h"
 #include "tests/test_device.h"
@@ -1161,7 +1162,7 @@ TEST_CASE("the key of a pass has each size of its batch, and place, type and sha
 
 /// A device that computes nothing and keeps the last key. All tensors are in the same place, so no key
 /// differs by that.
-class KeyDevice : public Device {
+class KeyDevice : public IdleDevice {
  public:
   std::vector<std::uint64_t> key;
   std::function<void()> before_matrix = [] {};
@@ -1178,37 +1179,13 @@ class KeyDevice : public Device {
   }
   void copy_from_host(std::span<const std::int32_t>, Tensor&) override {}
   void copy_to_host(const Tensor&, std::span<std::byte> to) override { std::ranges::fill(to, std::byte{}); }
-  std::span<const float> to_host(const Tensor& source, Tensor&) override {
-    return {source.data<float>(), static_cast<std::size_t>(source.size())};
-  }
-  Tensor load(const HostArray& array) override { return allocate(DType::kFloat32, {array.columns}); }
-  using Device::load_weight;
-  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType) override {
+  using IdleDevice::load_weight;
+  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override {
     before_matrix();
-    const bool input_first = order == WeightOrder::kInputFirst;
-    return {allocate(DType::kFloat32, {1}), input_first ? parts[0].rows : parts[0].columns,
-            input_first ? parts[0].columns : parts[0].rows};
+    return IdleDevice::load_weight(parts, order, dtype);
   }
-  void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
-  void normalize(const Tensor&, const Norm&, Tensor&) override {}
-  void add_normalized(const Tensor&, const Norm&, Tensor&) override {}
-  void linear(const Tensor&, const Norm&, const Weight&, const Tensor&, Epilogue, Tensor&) override {}
-  void query_key_value(const Batch&, const Tensor&, const Norm&, const Weight&, const Tensor&, Tensor&,
-                       KeysValues&) override {}
-  void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
-  void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
-  void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
-  void choose_experts(const Tensor&, RouterSoftmax, Tensor&, Tensor&) override {}
-  void combine_rows(const Tensor&, const Tensor&, const Tensor&, Epilogue, Tensor&) override {}
-  using Device::argmax;
-  void argmax(const Tensor&, Tensor&, Batch*) override {}
-  void add_low_rank(const Tensor&, const Tensor&, const LowRank&, Tensor&) override {}
-  void activate(const Tensor&, Epilogue, Tensor&) override {}
-  void k_largest(const Tensor&, std::int64_t, Tensor&) override {}
 
  private:
-  void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}
-
   std::vector<std::byte> zeros_ = std::vector<std::byte>(1 << 20);
 };
 
