@@ -30,9 +30,9 @@ struct ChosenExperts {
 struct ForwardPass {
   std::span<const std::span<const int>> sequences;  ///< the new tokens; a sequence without any rests
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
-  int count;                                        ///< number of tokens of each, counted from its end, that
+  std::span<const int> counts;                      ///< number of tokens of each, counted from its end, that
                                                     ///< have logits
-  std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  std::span<const float> logits;                    ///< [Σ counts, vocab_size]
   KvCache& cache;
   std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
   std::span<const ChosenExperts> experts = {};  ///< of each block with a router

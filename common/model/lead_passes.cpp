@@ -52,7 +52,7 @@ class Leader {
   void send_pass(const ForwardPass& pass) {
     const auto n_sequences = static_cast<std::int64_t>(pass.sequences.size());
     const KeysValues layer = pass.cache.layer(0);
-    Numbers numbers{pass.count, static_cast<std::int32_t>(n_sequences)}, table;
+    Numbers numbers{static_cast<std::int32_t>(n_sequences)}, table;
     std::size_t width = 0;  // of the table
     if (pass.cache.keeps()) {
       const std::size_t number = caches_.try_emplace(&pass.cache, caches_.size()).first->second;
@@ -79,7 +79,7 @@ class Leader {
                           length = static_cast<std::size_t>(pass.starts[s]) + tokens.size();
         blocks = std::span(table).subspan(s * width, (length + size - 1) / size);
       }
-      numbers.insert(numbers.end(), {pass.starts[s], static_cast<std::int32_t>(tokens.size()),
+      numbers.insert(numbers.end(), {pass.counts[s], pass.starts[s], static_cast<std::int32_t>(tokens.size()),
                                      static_cast<std::int32_t>(blocks.size())});
       numbers.insert(numbers.end(), tokens.begin(), tokens.end());
       numbers.insert(numbers.end(), blocks.begin(), blocks.end());
@@ -151,13 +151,13 @@ void follow(Model& model, Ranks& ranks) {
       rest = rest.subspan(part.size());
       return part;
     };
-    const std::span<const std::int32_t> head = next(7);
-    const CacheShape shape{head[3], head[4], head[5], head[6]};
+    const std::span<const std::int32_t> head = next(6);
+    const CacheShape shape{head[2], head[3], head[4], head[5]};
     NoCache none;
     KvCache* cache = &none;
     LedCache* led = nullptr;
-    if (head[2] >= 0) {
-      std::unique_ptr<LedCache>& own = caches[head[2]];
+    if (head[1] >= 0) {
+      std::unique_ptr<LedCache>& own = caches[head[1]];
       if (!own || own->shape() != shape) {
         own.reset();
         own = std::make_unique<LedCache>(model, shape);
@@ -165,17 +165,15 @@ void follow(Model& model, Ranks& ranks) {
       cache = led = own.get();
     }
     std::vector<std::span<const int>> sequences;
-    for (int row = 0; row < head[1]; ++row) {
-      const std::span<const std::int32_t> sizes = next(3);
-      sequences.push_back(next(sizes[1]));
-      const std::span<const std::int32_t> blocks = next(sizes[2]);
-      if (led != nullptr) led->set(row, sizes[0], blocks);
+    std::vector<int> counts;
+    for (int row = 0; row < head[0]; ++row) {
+      const std::span<const std::int32_t> sizes = next(4);
+      counts.push_back(sizes[0]);
+      sequences.push_back(next(sizes[2]));
+      const std::span<const std::int32_t> blocks = next(sizes[3]);
+      if (led != nullptr) led->set(row, sizes[1], blocks);
     }
-    if (sequences.size() == 1) {
-      model.last_logits(sequences[0], head[0], *cache);
-    } else {
-      model.next_logits(sequences, *cache);
-    }
+    model.lazy_logits(sequences, counts, *cache);
   }
 }
 

@@ -32,6 +32,11 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
               reason);
 }
 
+/// Of each of some sequences, the last token alone.
+std::vector<int> one_each(std::size_t sequences) {
+  return std::vector<int>(sequences, 1);
+}
+
 /// Whether each row of the cache has memory for one more position, without an append. In a ring, that memory
 /// may hold a position to which a row goes back.
 bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
@@ -194,7 +199,7 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
 
 std::span<const float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
   const auto position = static_cast<std::size_t>(cache.slid(0) + cache.length(0));
-  const std::span<const float> logits = forward({&tokens, 1}, count, cache, Copy::kAtOnce);
+  const std::span<const float> logits = forward({&tokens, 1}, {&count, 1}, cache, Copy::kAtOnce);
   if (!edit_) return logits;
   edited_logits_.assign(logits.begin(), logits.end());
   edit_(edited_logits_, {tokens, position});
@@ -207,26 +212,32 @@ std::span<const float> Model::next_logits(std::span<const std::span<const int>> 
 }
 
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
-  return forward(sequences, 1, cache, Copy::kAtOnce);
+  return forward(sequences, one_each(sequences.size()), cache, Copy::kAtOnce);
 }
 
 Logits Model::lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
-  return forward(sequences, 1, cache, Copy::kOnceRead);
+  return lazy_logits(sequences, one_each(sequences.size()), cache);
 }
 
-Logits Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy) {
-  const PackedTokens packed(sequences, count, cache, config_, fitted_vocabulary_.value_or(config_.vocab_size),
-                            adapters_of_sequences_);
+Logits Model::lazy_logits(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                          KvCache& cache) {
+  return forward(sequences, counts, cache, Copy::kOnceRead);
+}
+
+Logits Model::forward(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                      KvCache& cache, Copy copy) {
+  const PackedTokens packed(sequences, counts, cache, config_,
+                            fitted_vocabulary_.value_or(config_.vocab_size), adapters_of_sequences_);
   // Only now, since an input that is refused must leave the cache unchanged.
-  if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + count) {
+  if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + counts[0]) {
     const std::span<const int> part = sequences[0].first(kPart), rest = sequences[0].subspan(kPart);
-    forward({&part, 1}, 1, cache, copy);
+    forward({&part, 1}, one_each(1), cache, copy);
     check_();
-    return forward({&rest, 1}, count, cache, copy);
+    return forward({&rest, 1}, counts, cache, copy);
   }
-  if (packed.longest > cache.most_at_once()) return forward_in_parts(sequences, count, cache, copy);
+  if (packed.longest > cache.most_at_once()) return forward_in_parts(sequences, counts, cache, copy);
   try {
-    return compute(sequences, count, packed, cache, copy);
+    return compute(sequences, counts, packed, cache, copy);
   } catch (...) {
     device_->abandon();
     // The cache has made room for these tokens, but nothing is there.
@@ -237,9 +248,10 @@ Logits Model::forward(std::span<const std::span<const int>> sequences, int count
   }
 }
 
-Logits Model::forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
-                               Copy copy) {
+Logits Model::forward_in_parts(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                               KvCache& cache, Copy copy) {
   const auto most = static_cast<std::size_t>(cache.most_at_once());
+  const int count = std::ranges::max(counts);
   if (static_cast<std::size_t>(count) > most) {
     throw Error("logits after the last {} tokens were requested, but this cache takes {} tokens at once",
                 count, most);
@@ -254,13 +266,13 @@ Logits Model::forward_in_parts(std::span<const std::span<const int>> sequences, 
       parts.push_back(rest.first(size));
       rest = rest.subspan(size);
     }
-    forward(parts, 1, cache, copy);
+    forward(parts, one_each(parts.size()), cache, copy);
   }
-  return forward(rests, count, cache, copy);
+  return forward(rests, counts, cache, copy);
 }
 
-Logits Model::compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,
-                      KvCache& cache, Copy copy) {
+Logits Model::compute(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                      const PackedTokens& packed, KvCache& cache, Copy copy) {
   unread_ = Tensor();
   read_ = {};
   read_rows_.clear();
@@ -277,7 +289,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   // The device may have done other work since, as on the same cache.
   const bool has_begun = guessed && next->started.found && next->given == device_->given();
   guessed_ = guessed && (has_begun || !next->started.found) ? guessed_ + 1 : 0;
-  if (before_pass_) before_pass_({sequences, packed.starts, count, {}, cache, {}});
+  if (before_pass_) before_pass_({sequences, packed.starts, counts, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
@@ -317,7 +329,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, int count
   check_finite(logits, cache, dtype_);
   if (after_pass_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
-    after_pass_({sequences, packed.starts, count, logits, cache, attention, chosen_experts_});
+    after_pass_({sequences, packed.starts, counts, logits, cache, attention, chosen_experts_});
   }
   read_ = fitted(logits);
   return lazy ? Logits(read_, use(rows)) : Logits(read_);
@@ -372,7 +384,7 @@ Model::Started Model::start_next(std::size_t rows, KvCache& cache) {
   std::swap(memory_->host_found, memory_->other_host_found);
   const int unknown = 0;
   const std::vector<std::span<const int>> sequences(rows, {&unknown, 1});
-  const PackedTokens packed(sequences, 1, cache, config_, config_.vocab_size);
+  const PackedTokens packed(sequences, one_each(rows), cache, config_, config_.vocab_size);
   return start(packed, cache, PassInput::kOnDevice, true, 0);
 }
 

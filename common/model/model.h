@@ -147,6 +147,11 @@ class Model {
   /// next call does so, too. A wrong guess, as where a text ends, costs the device a pass, and changes no
   /// result.
   Logits lazy_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
+
+  /// The same after each of the last counts[s] tokens of sequence s: [Σ counts, vocab_size], the rows of one
+  /// sequence after those of another.
+  Logits lazy_logits(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                     KvCache& cache);
   static constexpr int kSureAfter = 16;
 
   /// From now on, a single sequence with a cache is computed in parts of kPart tokens, and `check` is called
@@ -197,13 +202,14 @@ class Model {
   /// Where the logits of a pass go.
   enum class Copy { kAtOnce, kOnceRead };
 
-  /// Logits after each of the last `count` tokens of every sequence.
-  Logits forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache, Copy copy);
-  Logits compute(std::span<const std::span<const int>> sequences, int count, const PackedTokens& packed,
-                 KvCache& cache, Copy copy);
+  /// Logits after each of the last counts[s] tokens of sequence s.
+  Logits forward(std::span<const std::span<const int>> sequences, std::span<const int> counts, KvCache& cache,
+                 Copy copy);
+  Logits compute(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                 const PackedTokens& packed, KvCache& cache, Copy copy);
   /// The same for sequences that are longer than the cache takes at once.
-  Logits forward_in_parts(std::span<const std::span<const int>> sequences, int count, KvCache& cache,
-                          Copy copy);
+  Logits forward_in_parts(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                          KvCache& cache, Copy copy);
   /// How many of the largest logits of each row a pass finds, if a row has asked for that many: none if
   /// reading all takes less time.
   std::int64_t largest_to_find(std::size_t asked) const;

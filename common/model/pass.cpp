@@ -77,11 +77,12 @@ std::size_t PassMemory::bytes() const {
   return sum;
 }
 
-PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
-                           const ModelConfig& config, int vocabulary,
+PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+                           const KvCache& cache, const ModelConfig& config, int vocabulary,
                            std::span<const std::int32_t> of_sequences) {
   for (const std::span<const int> sequence : sequences) {
     const int row = static_cast<int>(starts.size());
+    const int count = counts[starts.size()];
     const int start = cache.length(row);
     const int slid = cache.slid(row);
     if (!sequence.empty()) check_input(sequence, start, count, config, vocabulary);
@@ -105,18 +106,19 @@ void PackedTokens::add_sequence(std::int64_t count, std::int64_t wanted, std::in
   for (std::int64_t i = wanted; i > 0; --i) {
     wanted_rows.push_back(std::max(end - static_cast<std::int32_t>(i), 0));
   }
+  wanted_offsets.push_back(static_cast<std::int32_t>(wanted_rows.size()));
   wants_all = wants_all && count == wanted;
   longest = std::max(longest, count);
 }
 
 PackedTokens PackedTokens::part(Slice sequences) const {
   PackedTokens part;
-  const auto wanted = std::ssize(wanted_rows) / std::ssize(starts);
   const std::size_t first = static_cast<std::size_t>(sequences.first),
                     end = first + static_cast<std::size_t>(sequences.count);
   part.tokens.assign(tokens.begin() + offsets[first], tokens.begin() + offsets[end]);
   for (std::size_t s = first; s < end; ++s) {
-    part.add_sequence(offsets[s + 1] - offsets[s], wanted, starts[s], positions[s]);
+    part.add_sequence(offsets[s + 1] - offsets[s], wanted_offsets[s + 1] - wanted_offsets[s], starts[s],
+                      positions[s]);
     if (!adapters.empty()) part.adapters.push_back(adapters[s]);
   }
   return part;
@@ -139,7 +141,8 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   for (std::size_t s = 0; s < packed.adapters.size(); ++s) {
     adapters.insert(adapters.end(), static_cast<std::size_t>(packed.offsets[s + 1] - packed.offsets[s]),
                     packed.adapters[s]);
-    wanted_adapters.insert(wanted_adapters.end(), packed.wanted_rows.size() / packed.adapters.size(),
+    wanted_adapters.insert(wanted_adapters.end(),
+                           static_cast<std::size_t>(packed.wanted_offsets[s + 1] - packed.wanted_offsets[s]),
                            packed.adapters[s]);
   }
   const std::vector<std::int32_t>* const lists[] = {&packed.tokens,      &packed.offsets, &packed.starts,
@@ -170,8 +173,9 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
 
 void Pass::run_part(Slice sequences, const std::function<void(Pass& part)>& run) const {
   const PackedTokens packed = packed_.part(sequences);
-  const std::int64_t wanted = logits_.dim(0) / std::ssize(packed_.starts);
-  Tensor logits = logits_.rows(sequences.first * wanted, sequences.count * wanted);
+  const auto first = packed_.wanted_offsets[static_cast<std::size_t>(sequences.first)],
+             end = packed_.wanted_offsets[static_cast<std::size_t>(sequences.first + sequences.count)];
+  Tensor logits = logits_.rows(first, end - first);
   if (packed.tokens.empty()) {  // what they are means nothing, but they are numbers
     device_.copy_from_host(std::vector<float>(static_cast<std::size_t>(logits.size())), logits);
     return;

@@ -38,6 +38,7 @@ struct PassMemory {
 /// The new tokens of all sequences on the host, one sequence after another.
 struct PackedTokens {
   std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
+  std::vector<std::int32_t> wanted_offsets{0};  // of each sequence among the wanted rows
   /// The position of each sequence's first new token, by which rotary models rotate queries and keys. A start
   /// is its index in the cache; the two differ in a row that has slid. Attention depends only on the
   /// difference of two rotations, so positions keep counting, and older keys stay valid. A table of positions
@@ -49,13 +50,14 @@ struct PackedTokens {
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order
 
-  /// Logits are wanted after each of the last `count` tokens of every sequence. Ids may be below
-  /// `vocabulary`; the model's last token replaces one that it lacks. Throws Error for an empty list, more
-  /// than the model's context, an id outside the vocabulary, or a count that is not from 1 to the number of
-  /// tokens. Of the cache, only the lengths of its rows are read. The last of `of_sequences` is the adapter
-  /// of further sequences, too.
-  PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
-               const ModelConfig& config, int vocabulary, std::span<const std::int32_t> of_sequences = {});
+  /// Logits are wanted after each of the last counts[s] tokens of sequence s. Ids may be below `vocabulary`;
+  /// the model's last token replaces one that it lacks. Throws Error for an empty list, more than the model's
+  /// context, an id outside the vocabulary, or a count that is not from 1 to the number of tokens. Of the
+  /// cache, only the lengths of its rows are read. The last of `of_sequences` is the adapter of further
+  /// sequences, too.
+  PackedTokens(std::span<const std::span<const int>> sequences, std::span<const int> counts,
+               const KvCache& cache, const ModelConfig& config, int vocabulary,
+               std::span<const std::int32_t> of_sequences = {});
 
   /// Those sequences alone.
   PackedTokens part(Slice sequences) const;

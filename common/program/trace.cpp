@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -172,16 +173,18 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
         tokens.push_back(std::vector<int>(first, first + chosen.per_token));
       write(Json{{"event", "experts"}, {"model", model}, {"block", chosen.block}, {"tokens", tokens}}.dump());
     }
-    const auto count = static_cast<std::size_t>(pass.count);
-    const std::size_t vocab_size = pass.logits.size() / (count * pass.sequences.size());
+    const auto all = static_cast<std::size_t>(std::reduce(pass.counts.begin(), pass.counts.end()));
+    const std::size_t vocab_size = pass.logits.size() / all;
+    std::size_t first = 0;  // of the sequence's rows
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
-      const std::size_t length = pass.sequences[r].size();
+      const std::size_t length = pass.sequences[r].size(), count = static_cast<std::size_t>(pass.counts[r]);
       for (std::size_t i = 0; i < count && length > 0; ++i) {
         // Formatted by fmt, since a float has fewer digits than the double that JSON would make of it.
         write(fmt::format(R"({{"event":"logits","row":{},"position":{},"logits":[{}]}})", r,
                           static_cast<std::size_t>(pass.starts[r]) + length - count + i,
-                          fmt::join(pass.logits.subspan((r * count + i) * vocab_size, vocab_size), ",")));
+                          fmt::join(pass.logits.subspan((first + i) * vocab_size, vocab_size), ",")));
       }
+      first += count;
     }
     for (std::size_t r = 0; r < pass.attention.size(); ++r) {
       const AttentionWeights& attention = pass.attention[r];

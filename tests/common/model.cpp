@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <random>
 
@@ -750,6 +751,35 @@ TEST_CASE("logits that stay on the device are those of any other pass, and their
   const Logits fitted = model.lazy_logits(std::vector<std::span<const int>>{small}, other);
   CHECK(fitted.size() == 50);
   CHECK(same_bits(fitted, model.next_logits(small)));
+}
+
+TEST_CASE("each sequence of a batch gives logits after as many of its tokens as it wants") {
+  const Tokens first = some_tokens(6, 4096), second = some_tokens(3, 4096, 2),
+               third = some_tokens(4, 4096, 9);
+  const std::vector<std::span<const int>> batch{first, second, third};
+  for (const std::vector<int>& counts : {std::vector{1, 3, 2}, {6, 1, 4}, {1, 1, 1}, {2, 2, 2}}) {
+    CAPTURE(counts[0]);
+    TestCache cache(tales(), 3, 16);
+    const Logits got = tales().lazy_logits(batch, counts, cache);
+    REQUIRE(got.size() == static_cast<std::size_t>(std::reduce(counts.begin(), counts.end())) * 4096);
+    const Values rows = copy(got);
+    std::size_t row = 0;
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      CHECK(cache.length(static_cast<int>(s)) == std::ssize(batch[s]));
+      for (int i = counts[s]; i > 0; --i, ++row) {
+        const auto before = batch[s].first(batch[s].size() + 1 - static_cast<std::size_t>(i));
+        const auto own = std::span(rows).subspan(row * 4096, 4096);
+        CHECK(other_logits(own, tales().next_logits(before)) == "");
+        CHECK(argmax(own) == got.subspan(row * 4096, 4096).argmax());
+      }
+    }
+  }
+  for (const std::vector<int>& counts : {std::vector{1, 0, 1}, {1, 4, 1}}) {
+    TestCache cache(tales(), 3, 16);
+    const std::string error = error_message([&] { tales().lazy_logits(batch, counts, cache); });
+    CHECK(says(error, fmt::format("logits after the last {} of 3 tokens were requested", counts[1])));
+    CHECK(cache.length(0) == 0);
+  }
 }
 
 TEST_CASE("the largest logits are searched for where that takes less time than to read them all") {

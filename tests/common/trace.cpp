@@ -63,18 +63,23 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
     const std::vector<float> of_both = copy(model.last_logits(both, 2, cache));
     given.push_back(copy(std::span(of_both).first(vocab_size)));
     given.push_back(copy(std::span(of_both).last(vocab_size)));
+    const std::vector<std::span<const int>> more{second, both, none};
+    const std::vector<float> of_three = copy(model.lazy_logits(more, std::vector{1, 2, 1}, cache));
+    for (std::size_t i = 0; i < 3; ++i)
+      given.push_back(copy(std::span(of_three).subspan(i * vocab_size, vocab_size)));
     model.after_pass(nullptr);
     model.next_logits(first);
   }
   const std::vector<json> events = read_events(file);
   const std::vector<json> passes = of_kind(events, "pass"), logits = of_kind(events, "logits");
-  REQUIRE(passes.size() == 2);
+  REQUIRE(passes.size() == 3);
   CHECK(passes[0]["model"] == "a model");
   CHECK(passes[0]["rows"] == json::parse(R"([{"row":0,"start":0,"tokens":[5,6,7]},
                                              {"row":2,"start":0,"tokens":[8]}])"));
   CHECK(passes[1]["rows"] == json::parse(R"([{"row":0,"start":3,"tokens":[9,10]}])"));
   REQUIRE(logits.size() == given.size());
-  const std::vector<std::pair<int, int>> places{{0, 2}, {2, 0}, {0, 3}, {0, 4}};  // row and position
+  const std::vector<std::pair<int, int>> places{{0, 2}, {2, 0}, {0, 3}, {0, 4},
+                                                {0, 5}, {1, 0}, {1, 1}};  // row and position
   for (std::size_t i = 0; i < given.size(); ++i) {
     CHECK(logits[i]["row"] == places[i].first);
     CHECK(logits[i]["position"] == places[i].second);

@@ -18,6 +18,7 @@
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/error_message.h"
+#include "tests/same_logits.h"
 #include "tests/temporary_folder.h"
 #include "tests/tiny_model.h"
 
@@ -235,6 +236,29 @@ TEST_CASE(
   }
   texts({greedy}, false);
   CHECK(bytes_to_host([&] { texts({greedy, greedy, greedy}, false); }) == 6 * 3 * 4);
+}
+
+TEST_CASE("on the emulated GPU each sequence gives logits after as many of its tokens as it wants") {
+  Model model = tiny_on_gpu();
+  const std::vector<int> first{1, 5, 7, 9}, second{3, 2, 8}, third{4};
+  const std::vector<std::span<const int>> batch{first, second, third};
+  const std::vector<int> counts{1, 3, 1};
+  StaticKvCache cache(model, 3);
+  const Logits got = model.lazy_logits(batch, counts, cache);
+  const std::size_t width = got.size() / 5;
+  std::vector<int> largest;
+  for (std::size_t row = 0; row < 5; ++row) largest.push_back(got.subspan(row * width, width).argmax());
+  const std::span<const float> all = got;
+  const std::vector<float> rows(all.begin(), all.end());
+  std::size_t row = 0;
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    for (int i = counts[s]; i > 0; --i, ++row) {
+      const auto before = batch[s].first(batch[s].size() + 1 - static_cast<std::size_t>(i));
+      const auto own = std::span(rows).subspan(row * width, width);
+      CHECK(other_logits(own, model.next_logits(before)) == "");
+      CHECK(argmax(own) == largest[row]);
+    }
+  }
 }
 
 TEST_CASE("on the emulated GPU rows with a top-k need 516 bytes each, and the same texts come of it") {
