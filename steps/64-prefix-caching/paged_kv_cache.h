@@ -89,7 +89,9 @@ class PagedKvCache : public KvCache {
   /// keeps only whole blocks, with their tokens: a shared one is never written again.
   void truncate(int row, int length) override {
     Row& own = rows_[row];
-    if (length < own.length) own.length = length / kBlockSize * kBlockSize;
+    const int known = static_cast<int>(own.tokens.size()) / kBlockSize * kBlockSize;
+    if (length < known) length = length / kBlockSize * kBlockSize;
+    own.length = std::min(own.length, length);
     own.tokens.resize(std::min<std::size_t>(own.tokens.size(), own.length));
     for (; blocks(row) > blocks_for(own.length); own.blocks.pop_back()) pool_.release(own.blocks.back());
   }
