@@ -33,7 +33,7 @@ class EndedTexts : public PagedEngine {
   bool make_room(const Row& row, int r) override {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
-    adapters_[r] = row.options.adapter;
+    adapters_[r] = row.options.extras.adapter;
     while (!make_keyed_room(row, r)) {
       if (!forget_oldest()) return false;
     }
@@ -52,12 +52,13 @@ class EndedTexts : public PagedEngine {
   Logits forward(std::span<const std::span<const int>> sequences) override {
     model_.use_adapters({adapters_.begin(), adapters_.begin() + std::ssize(sequences)});
     const Logits logits = ModelEngine::forward(sequences);
-    for (int r = 0; r < std::ssize(sequences); ++r) {
-      const std::vector<int> keys = keys_of(sequences[r], r);
-      fed_[r].insert(fed_[r].end(), keys.begin(), keys.end());
-      cache_.remember(r, keys);
-    }
+    for (int r = 0; r < std::ssize(sequences); ++r) remember(r, certain(sequences[r], r));
     return logits;
+  }
+
+  void keep(int r, std::span<const int> drafts, int kept) override {
+    PagedEngine::keep(r, drafts, kept);
+    remember(r, drafts.first(kept));
   }
 
   void move_row(int from, int to) override {
@@ -80,6 +81,13 @@ class EndedTexts : public PagedEngine {
     int row;  // of the cache
     std::vector<int> tokens;
   };
+
+  /// What row r has fed is part of its text: others may share it.
+  void remember(int r, std::span<const int> tokens) {
+    const std::vector<int> keys = keys_of(tokens, r);
+    fed_[r].insert(fed_[r].end(), keys.begin(), keys.end());
+    cache_.remember(r, keys);
+  }
 
   /// By what the cache knows these tokens of row r. Their keys and values depend on the adapter, so each
   /// adapter has numbers of its own for the whole vocabulary.

@@ -3,9 +3,13 @@
 // writes it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "common/decoding/draw_from_largest.h"
 #include "common/model/logits.h"
@@ -74,12 +78,40 @@ class Engine {
   /// logits after each, [sequences.size(), vocab_size].
   virtual Logits forward(std::span<const std::span<const int>> sequences) = 0;
 
+  /// In the next pass the last drafts[r] tokens of sequence r are guesses. Then forward() also returns the
+  /// logits before each of them, [Σ (1 + drafts[r]), vocab_size], the rows of one sequence together.
+  /// Call keep() after it, for each row with drafts. Throws std::logic_error if the engine takes no drafts.
+  virtual void expect(std::vector<int> drafts) {
+    if (std::ranges::any_of(drafts, [](int count) { return count > 0; }))
+      throw std::logic_error("this engine takes no drafts");
+  }
+
+  /// Of the `drafts` that row r has fed, the first `kept` are part of its text; the others leave the cache.
+  virtual void keep(int /*r*/, std::span<const int> /*drafts*/, int /*kept*/) {}
+
   /// Moves a row of the cache to the slot of a text that has left.
   virtual void move_row(int from, int to) = 0;
 
   /// Clears a row of the cache.
   virtual void clear_row(int r) = 0;
 };
+
+/// A pass with drafts (Engine::expect). Returns the logits of each sequence apart: [1 +
+/// drafts[r]][vocab_size].
+inline std::vector<std::vector<Logits>> forward_drafts(Engine& engine,
+                                                       std::span<const std::span<const int>> sequences,
+                                                       std::span<const int> drafts) {
+  engine.expect({drafts.begin(), drafts.end()});
+  const Logits logits = engine.forward(sequences);
+  std::size_t rows = drafts.size(), row = 0;
+  for (const int count : drafts) rows += static_cast<std::size_t>(count);
+  const std::size_t vocab_size = logits.size() / rows;
+  std::vector<std::vector<Logits>> parts(drafts.size());
+  for (std::size_t r = 0; r < drafts.size(); ++r) {
+    for (int i = 0; i <= drafts[r]; ++i) parts[r].push_back(logits.subspan(row++ * vocab_size, vocab_size));
+  }
+  return parts;
+}
 
 /// Forwards to another engine. Override functions to watch that engine or to change part of it.
 class DelegatingEngine : public Engine {
@@ -92,6 +124,8 @@ class DelegatingEngine : public Engine {
   Logits forward(std::span<const std::span<const int>> sequences) override {
     return engine_.forward(sequences);
   }
+  void expect(std::vector<int> drafts) override { engine_.expect(std::move(drafts)); }
+  void keep(int r, std::span<const int> drafts, int kept) override { engine_.keep(r, drafts, kept); }
   void move_row(int from, int to) override { engine_.move_row(from, to); }
   void clear_row(int r) override { engine_.clear_row(r); }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "common/decoding/engine.h"
 #include "common/model/model.h"
@@ -18,19 +20,35 @@ class ModelEngine : public Engine {
 
   const EndTokens& ends() const override { return model_.config().end_tokens; }
   Logits forward(std::span<const std::span<const int>> sequences) override {
+    drafts_ = std::exchange(expected_, {});
     return compute(sequences, cache_);
+  }
+  void expect(std::vector<int> drafts) override { expected_ = std::move(drafts); }
+  void keep(int r, std::span<const int> drafts, int kept) override {
+    const int rejected = static_cast<int>(drafts.size()) - kept;
+    if (rejected > 0) cache_.truncate(r, cache_.length(r) - rejected);
   }
   void clear_row(int r) override { cache_.truncate(r, 0); }
 
  protected:
   /// The logits after each sequence, whose tokens are in the cache then. A simulation has others.
   virtual Logits compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
-    return model_.lazy_logits(sequences, cache);
+    if (drafts_.empty()) return model_.lazy_logits(sequences, cache);
+    std::vector<int> counts = drafts_;
+    for (int& count : counts) ++count;
+    return model_.lazy_logits(sequences, counts, cache);
+  }
+
+  /// The tokens of sequence r that are no guesses.
+  std::span<const int> certain(std::span<const int> sequence, int r) const {
+    return drafts_.empty() ? sequence
+                           : sequence.first(sequence.size() - static_cast<std::size_t>(drafts_[r]));
   }
 
  private:
   Model& model_;
   KvCache& cache_;
+  std::vector<int> expected_, drafts_;  // of each sequence of the next pass, and of this one
 };
 
 /// A row has room for the whole context. A text that outgrows it continues as its options say.

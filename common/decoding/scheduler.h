@@ -78,6 +78,13 @@ class Scheduler {
       feeds.push_back(feed(static_cast<int>(rows_.size()) - 1, budget));
     }
     if (rows_.empty()) return;
+    grow(feeds);
+    free_slots();
+  }
+
+ protected:
+  /// Computes a pass, and takes a token for each row that it completes.
+  virtual void grow(std::span<const Feed> feeds) {
     std::vector<std::span<const int>> fed;
     for (const Feed& feed : feeds) fed.push_back(feed.tokens);
     const Logits logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
@@ -88,10 +95,8 @@ class Scheduler {
       on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.ends()));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
-    free_slots();
   }
 
- protected:
   /// Finished rows leave, here and in the cache, each from the last slot.
   virtual void free_slots() {
     remove_finished(
@@ -100,7 +105,7 @@ class Scheduler {
   }
 
   /// What row r feeds in a pass that has `budget` tokens left for prompts.
-  Feed feed(int r, int& budget) {
+  virtual Feed feed(int r, int& budget) {
     const std::span<const int> missing = engine_.prepare(rows_[r], r);
     if (rows_[r].new_tokens > 0) return {missing, true};
     const int count = std::min(static_cast<int>(missing.size()), budget);

@@ -78,7 +78,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
 void CompletionReply::add_cached(int text, int tokens) {
   if (text % request_->n != 0) return;  // the first of the texts after a prompt counts
   const std::scoped_lock lock(mutex_);
-  cached_ = cached_.value_or(0) + tokens;
+  if (counted_.insert(text).second) cached_ = cached_.value_or(0) + tokens;
 }
 
 bool CompletionReply::add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens) {

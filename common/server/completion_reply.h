@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   /// token. Returns false for nullptr: then they are not there yet.
   bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
 
-  /// How many tokens of a text's prompt were in the cache; before the first token. Of several texts of one
-  /// prompt, the first one counts.
+  /// How many tokens of a text's prompt are in the cache; before the first token. The first call for a text
+  /// counts, and of several texts of one prompt, the first one.
   void add_cached(int text, int tokens);
 
   /// A new token of a text.
@@ -91,6 +92,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   mutable std::mutex mutex_;
   std::vector<News> news_;          // not yet taken out
   std::optional<int> cached_ = {};  // tokens of the prompts, if the service reports them
+  std::set<int> counted_ = {};      // the texts whose tokens these are
 
   std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Choice> choices_;

@@ -253,7 +253,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
 
 RowOptions row_options(CompletionRequest& request) {
   RowOptions options;
-  options.adapter = request.adapter;
+  options.extras.adapter = request.adapter;
   add_options(request, options);
   MinPOptions tail;
   add_options(request, tail, options.sampling);

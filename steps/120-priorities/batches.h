@@ -29,23 +29,19 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache->use());
 }
 
-/// Adds --requests, whose lines become `requests`, and the priority of each. `defaults` has the values that a
-/// line leaves out.
-inline void add_requests_option(Program& program, std::vector<Request>& requests,
-                                std::vector<int>& priorities, const RowOptions& defaults,
+/// Adds --requests, whose lines become `requests`. `defaults` has the values that a line leaves out.
+inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
                                 const RunOptions& run, const PrefillOptions& prefill,
                                 const PagedOptions& paged) {
   program.add_requests_option([&](RequestLine& line) {
     Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
     add_options(line, request.options);
-    int priority = 0;
-    line.add("--priority", &priority, "", between(0, 100));
+    line.add("--priority", &request.options.extras.priority, "", between(0, 100));
     line.end();
     const std::size_t context = line.config().n_positions;
     check_fits(request.prompt.size(), request.options.stopping.max_new_tokens,
                std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context)));
     requests.push_back(request);
-    priorities.push_back(priority);
   });
   program.refuse_if(
       [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
@@ -59,10 +55,11 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
 }
 
 /// Prints how long the texts of each priority waited for their first tokens.
-inline void report_priorities(const std::vector<TextTimes>& texts, const std::vector<int>& priorities,
+inline void report_priorities(const std::vector<TextTimes>& texts, const std::vector<Request>& requests,
                               Output& output) {
   std::map<int, std::vector<TextTimes>> texts_of;
-  for (std::size_t i = 0; i < texts.size(); ++i) texts_of[priorities[i]].push_back(texts[i]);
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    texts_of[requests[i].options.extras.priority].push_back(texts[i]);
   for (const auto& [priority, times] : texts_of) {
     const std::vector<double> ttft = latencies(times).ttft;
     const double p99 = ttft.empty() ? 0.0 : quantile(ttft, 0.99);
@@ -72,9 +69,9 @@ inline void report_priorities(const std::vector<TextTimes>& texts, const std::ve
 }
 
 /// Continues the prompt of each request once it has arrived; `output` gets the texts in their order.
-inline void serve_all(Model& model, const std::vector<Request>& requests, const std::vector<int>& priorities,
-                      int max_batch_size, const PrefillOptions& prefill, const PagedOptions& paged,
-                      int patience, Output& output) {
+inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
+                      const PrefillOptions& prefill, const PagedOptions& paged, int patience,
+                      Output& output) {
   std::vector<Generation> texts(requests.size());
   const int count = static_cast<int>(requests.size()), slots = std::min(count, max_batch_size);
   const int blocks = paged.blocks ? *paged.blocks : product(slots, blocks_for(model.config().n_positions));
@@ -86,7 +83,6 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, const 
                               trace.watch(output.begin_texts(count)),
                               [&](int number, Generation text) { texts[number] = std::move(text); });
   scheduler.patience = patience;
-  scheduler.priority_of = [&](int number) { return priorities[number]; };
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());
   report(latencies(trace.texts), texts.size(), 1.0 * trace.rows / std::max(trace.passes, 1), output);
@@ -99,7 +95,7 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, const 
                   "{} of {} tokens of texts that joined were in the cache",
                   cache.most_blocks(), blocks, 100.0 * cache.filled(), scheduler.preempted(), engine.found(),
                   engine.joined()));
-  report_priorities(trace.texts, priorities, output);
+  report_priorities(trace.texts, requests, output);
 }
 
 }  // namespace staircase

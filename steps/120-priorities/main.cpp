@@ -14,7 +14,6 @@ int main(int argc, char** argv) {
   int patience = 100;
   EchoOptions shown;
   std::vector<Request> requests;
-  std::vector<int> priorities;
   Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
@@ -26,12 +25,12 @@ int main(int argc, char** argv) {
   refuse_equal_texts(program, run, options);
   program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
-  add_requests_option(program, requests, priorities, options, run, prefill, paged);
+  add_requests_option(program, requests, options, run, prefill, paged);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (!requests.empty()) {
-      return serve_all(model, requests, priorities, run.max_batch_size, prefill, paged, patience, output);
+      return serve_all(model, requests, run.max_batch_size, prefill, paged, patience, output);
     }
     generate_all(model, prompts, options, run, output);
   });

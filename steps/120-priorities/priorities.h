@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <utility>
 
 #include "preemption.h"
@@ -17,13 +15,13 @@ class PriorityScheduler : public PreemptingScheduler {
   using PreemptingScheduler::PreemptingScheduler;
 
   int patience = 100;
-  std::function<int(int number)> priority_of = [](int) { return 0; };
 
   void pass() override {
-    for (const Row& row : waiting_) {
-      turns_.try_emplace(row.number, passes_ + std::int64_t{patience} * priority_of(row.number));
+    for (Row& row : waiting_) {
+      if (!row.options.extras.turn)
+        row.options.extras.turn = passes_ + std::int64_t{patience} * row.options.extras.priority;
     }
-    std::ranges::stable_sort(waiting_, {}, [this](const Row& row) { return turn(row); });
+    std::ranges::stable_sort(waiting_, {}, turn);
     const std::size_t rows = rows_.size();
     PreemptingScheduler::pass();
     ++passes_;
@@ -44,15 +42,11 @@ class PriorityScheduler : public PreemptingScheduler {
   }
 
  private:
-  std::int64_t turn(const Row& row) const { return turns_.at(row.number); }
+  static std::int64_t turn(const Row& row) { return *row.options.extras.turn; }
 
   /// Of those whose turn is the same, the newest.
-  Row& last_in_turn() {
-    const auto before = [this](const Row& a, const Row& b) { return turn(a) < turn(b); };
-    return *std::max_element(rows_.rbegin(), rows_.rend(), before);
-  }
+  Row& last_in_turn() { return *std::ranges::max_element(rows_.rbegin(), rows_.rend(), {}, turn); }
 
-  std::map<int, std::int64_t> turns_;  // by the numbers of the texts
   std::int64_t passes_ = 0;
 };
 

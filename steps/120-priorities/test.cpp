@@ -43,7 +43,6 @@ Passes passes_of(const std::vector<Asked>& asked, Engine& engine, int slots, std
       [&](int number, const Token&) { passes[static_cast<std::size_t>(number)].push_back(pass); },
       [&](int number, Generation text) { texts[static_cast<std::size_t>(number)] = std::move(text); });
   scheduler.patience = patience;
-  scheduler.priority_of = [&](int number) { return asked[static_cast<std::size_t>(number)].priority; };
   const auto served = [&] {
     return std::ranges::none_of(texts, [](const Generation& text) { return text.tokens.empty(); });
   };
@@ -53,6 +52,7 @@ Passes passes_of(const std::vector<Asked>& asked, Engine& engine, int slots, std
       if (one.comes != pass) continue;
       RowOptions options;
       options.stopping = {.max_new_tokens = one.new_tokens, .ignore_eos = true};
+      options.extras.priority = one.priority;
       scheduler.submit(number, prompt(one.tokens, 30 * number), options);
     }
     ++pass;
@@ -139,7 +139,6 @@ TEST_CASE("every text is the same as alone, whatever the priorities") {
   int preempted = 0;
   for (int round = 0; round < 8; ++round) {
     std::vector<Request> requests;
-    std::vector<int> priorities;
     for (int i = 0; i < 9; ++i) {
       Request request{i, static_cast<double>(generator() % 12),
                       prompt(1 + static_cast<int>(generator() % 60), static_cast<int>(generator() % 300))};
@@ -147,8 +146,8 @@ TEST_CASE("every text is the same as alone, whatever the priorities") {
                                   .ignore_eos = true};
       request.options.sampling = {.do_sample = i % 2 == 1, .temperature = 1.1f};
       request.options.sampling.seed = static_cast<unsigned>(i);
+      request.options.extras.priority = static_cast<int>(generator() % 4);
       requests.push_back(request);
-      priorities.push_back(static_cast<int>(generator() % 4));
     }
     const int slots = 1 + round % 4, blocks = 6 + 3 * (round % 3);
     PagedKvCache cache(tales(), slots, blocks);
@@ -166,7 +165,6 @@ TEST_CASE("every text is the same as alone, whatever the priorities") {
         [](int, const Token&) {},
         [&](int number, Generation text) { texts[static_cast<std::size_t>(number)] = std::move(text); });
     scheduler.patience = 1 + 7 * (round % 3);
-    scheduler.priority_of = [&](int number) { return priorities[static_cast<std::size_t>(number)]; };
     serve(scheduler, requests,
           {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
     preempted += scheduler.preempted();

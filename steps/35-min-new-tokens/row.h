@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/decoding/results.h"
+#include "common/decoding/row_extras.h"
 #include "min_new_tokens.h"
 #include "stop_sequences.h"
 #include "text_options.h"
@@ -21,7 +22,7 @@ struct RowOptions : TextOptions {
   /// chosen so far.
   std::function<void(std::span<float> logits, std::span<const int> text)> edit_raw_logits = {};
   std::function<void(std::span<float> logits)> edit_final_logits = {};
-  int adapter = -1;  ///< among those of the model, for a server's EndedTexts; -1: none
+  RowExtras extras = {};  ///< of a server and its schedulers
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/decoding/drafted_engine.h"
 #include "common/model/model_folder.h"
 #include "common/parallel/thread_ranks.h"
 #include "common/parallel/wait_limit.h"
-#include "paged_engine.h"
-#include "preemption.h"
+#include "drafts.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 
@@ -46,15 +46,16 @@ Result led(int size, const std::function<Result(Model& model)>& work, std::vecto
 using Texts = std::map<int, std::vector<int>>;
 
 /// Eight texts through a scheduler with too few blocks for three at a time: rows move, blocks are shared,
-/// given back and taken again. The third is cancelled.
+/// given back and taken again, and drafts are fed. The third is cancelled.
 Texts served(Model& model) {
   const Tokenizer tokenizer = Tokenizer::load(folder());
-  PagedKvCache cache(model, 3, 12);
-  PagedEngine engine(model, cache);
+  PagedKvCache cache(model, 3, 10);
+  DraftedEngine engine(model, cache);
   Texts texts;
-  PreemptingScheduler scheduler(
+  DraftingScheduler scheduler(
       engine, tokenizer, 3, {.chunk = 20}, [](int, const Token&) {},
       [&](int number, const Generation& text) { texts[number] = text.tokens; });
+  scheduler.lookup = {.num_tokens = 4, .ngram = 1};
   for (int number = 0; number < 8; ++number) {
     std::vector<int> prompt;
     for (int i = 0; i < 17 + 5 * number; ++i) prompt.push_back(1 + (i < 17 ? i : i * number) * 37 % 4000);
@@ -69,6 +70,7 @@ Texts served(Model& model) {
     scheduler.pass();
   }
   CHECK(scheduler.preempted() > 0);
+  CHECK(scheduler.drafted > scheduler.accepted);
   CHECK(engine.found() > 0);
   return texts;
 }
@@ -98,6 +100,8 @@ TEST_CASE("each rank finds its own keys: with several caches, and without one") 
     add(model.next_logits(std::vector<int>{78}, first));
     add(model.next_logits(std::vector<int>{79}, second));
     add(model.next_logits(std::vector<std::span<const int>>{text, other}));
+    StaticKvCache both(model, 2);
+    add(model.lazy_logits(std::vector<std::span<const int>>{text, other}, std::vector{4, 1}, both));
     return all;
   };
   const Logits alone = led<Logits>(1, work), shared = led<Logits>(3, work);

@@ -418,6 +418,7 @@ TEST_CASE("the cached tokens of each prompt count once, for the first of its tex
       CHECK(told({text}, n) == (text == 0 || text == n ? json(2) : json()));
     }
     CHECK(told({0, n}, n) == 4);
+    CHECK(told({0, n, 0, n, n}, n) == 4);  // the rest are later parts of the prompts
   }
 }
 

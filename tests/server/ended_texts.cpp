@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "preemption.h"
+#include "drafts.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -39,7 +39,7 @@ struct Texts {
   EndedTexts ended;
   Counted engine{ended};
   std::map<int, std::vector<int>> grown;
-  PreemptingScheduler scheduler;
+  DraftingScheduler scheduler;
 
   Texts(int slots, int kept, int blocks, bool prefix_caching = true, const PrefillOptions& prefill = {})
       : cache(tales(), slots + kept, blocks),
@@ -211,7 +211,7 @@ TEST_CASE("a growing text takes the blocks of ended ones, and is not preempted")
   CHECK(texts.kept(2) == 2);
 }
 
-TEST_CASE("texts of different adapters share a batch but no keys: each is what it is alone") {
+TEST_CASE("texts of different adapters share a batch but no keys: each is what it is alone, drafts or not") {
   const std::filesystem::path models = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/adapters";
   const std::vector<std::filesystem::path> folders{models / "aesop", models / "arabian-nights"};
   tales().load_adapters(folders);
@@ -227,9 +227,10 @@ TEST_CASE("texts of different adapters share a batch but no keys: each is what i
     const std::vector<int> prompt =
         joined(some_tokens(random(3) * 20 + 17), some_tokens(random(20), random(3)));
     requests.push_back({prompt, options_of(1 + random(30), static_cast<unsigned>(random(3)))});
-    requests.back().options.adapter = random(3) - 1;
+    requests.back().options.extras.adapter = random(3) - 1;
   }
   Texts plain(1, 0, 64, false), texts(4, 4, 12, true, {.chunk = 16});
+  texts.scheduler.lookup = {.num_tokens = 5, .ngram = 1};
   std::vector<std::vector<int>> alone;
   for (const auto& [prompt, options] : requests) {
     plain.scheduler.submit(++plain.last, prompt, options);
@@ -248,12 +249,37 @@ TEST_CASE("texts of different adapters share a batch but no keys: each is what i
   while (!texts.scheduler.idle()) texts.scheduler.pass();
   for (int i = 0; i < std::ssize(requests); ++i) {
     CAPTURE(i);
-    CAPTURE(requests[i].options.adapter);
+    CAPTURE(requests[i].options.extras.adapter);
     CHECK(texts.grown[i] == alone[i]);
   }
   CHECK(texts.ended.found() > 0);
   CHECK(texts.scheduler.preempted() > 0);
+  CHECK(texts.scheduler.accepted > 0);
+  CHECK(texts.scheduler.drafted > texts.scheduler.accepted);
   tales().load_adapters({});
+}
+
+TEST_CASE("with drafts, an ended text keeps what it has drawn, and the next one begins with its keys") {
+  Texts texts(1, 2, 64);
+  texts.scheduler.lookup.num_tokens = 8;
+  std::vector<int> prompt = some_tokens(20);
+  prompt.insert(prompt.end(), prompt.begin(), prompt.end());
+  RowOptions options = options_of(30, 1);
+  options.sampling.do_sample = false;
+  texts.scheduler.submit(1, prompt, options);
+  while (!texts.scheduler.idle()) texts.scheduler.pass();
+  CHECK(texts.scheduler.accepted > 0);
+  std::vector<int> more = texts.grown[1];
+  more.push_back(11);
+  const int before = texts.engine.fed;
+  texts.scheduler.submit(2, more, options_of(1, 1));
+  while (!texts.scheduler.idle()) texts.scheduler.pass();
+  // The last token was drawn and perhaps never fed.
+  CHECK(texts.engine.fed - before <= 2);
+  Texts alone(1, 0, 64, false);
+  alone.scheduler.submit(1, more, options_of(1, 1));
+  while (!alone.scheduler.idle()) alone.scheduler.pass();
+  CHECK(texts.grown[2] == alone.grown[1]);
 }
 
 TEST_CASE("a prompt that one adapter has read is computed again for another one, and found by its own") {
@@ -263,7 +289,7 @@ TEST_CASE("a prompt that one adapter has read is computed again for another one,
   const std::vector<int> prompt = some_tokens(40);
   const auto fed_for = [&](int adapter) {
     RowOptions options = options_of(1, 1);
-    options.adapter = adapter;
+    options.extras.adapter = adapter;
     const int before = texts.engine.fed;
     texts.scheduler.submit(++texts.last, prompt, options);
     while (!texts.scheduler.idle()) texts.scheduler.pass();

@@ -53,6 +53,7 @@ SHOWS = {
     "benchmark-kv-cache": r"none[\s\S]*dynamic[\s\S]*static",
     "cache-drift": r"slide +KL divergence 0\.\d*[1-9]\d* [\s\S]*recompute +KL divergence 0\.0000",
     "attention-sinks": r"all positions +\d+\.\d\d\s+the newest 16 +\d+\.\d\d\s+the first 4, the newest 12 +\d",
+    "drafts-in-a-batch": r"\n\d+ of [1-9]\d* drafts accepted",
     "priorities": r"priority 0: TTFT .*\n.*priority 1: TTFT ",
     "prompt-lookup": r"\d+ of \d+ drafted tokens accepted",
     "draft-costs": r"a draft token takes 0\.\d+ of the target's",
@@ -101,6 +102,7 @@ SHOWS = {
     "kept-answers": r"99 prompt tokens, 77 of them from the cache",
     "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
     "chat-server": r"http://127\.0\.0\.1:\d+",
+    "urgent-requests": r"http://127\.0\.0\.1:\d+",
     "window-layers": r"cache 0\.4 MiB\n",                                         # and not 1.0
     "experts": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
     "expert-words": r'block 2, expert 7:  " was" " to"[\s\S]* 8 rows read \d\.\d+ experts; at random they would read 7\.20\n',
@@ -113,7 +115,7 @@ SHOWS = {
     "tool-calls": r"\[calc\(\d+\+\d+\) = \d{5,}\] birds[\s\S]*\[calc\(\d+\+\d+\) = \d{1,3}\] birds",
     "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
-SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}
+SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server", "urgent-requests"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal
 LINES, COLUMNS = 100, 100    # a screen, and two for texts that outgrow the context
 PATIENCE = 600

@@ -114,9 +114,9 @@ def run(folder, options):
 
 def lacking_option(step, program):
     """(option, file) that the lesson adds and this program does not offer. Those of earlier lessons do not count: a
-    chat has no --num-return-sequences, which its generate.h declares. Nor does a key of a request's line."""
+    chat has no --num-return-sequences, which its generate.h declares. Nor does a key of a request."""
     def declared(path):
-        return re.findall(r'(?<!line\.)add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8"))
+        return re.findall(r'(?<!line\.)(?<!request\.)add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8"))
 
     before = step.parent.lesson() if step.parent else {}
     shown = subprocess.run([program, "--help"], capture_output=True, text=True).stdout

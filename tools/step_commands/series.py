@@ -74,7 +74,8 @@ BRANCHES = [
     ("Answers that parse", "Let an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.", {"choices"}),
     ("Windows, experts, adapters", "Keep only a window of the cache in most layers, let a router choose two of eight MLPs, and "
      "change every matrix a little.", {"window-layers", "experts", "lora"}),
-    ("Urgent and patient", "Let urgent requests pass others, and none wait for ever.", {"priorities"}),
+    ("Urgent and patient", "Let urgent requests pass others, draft in a batch what texts repeat, and serve both.",
+     {"priorities", "urgent-requests"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before

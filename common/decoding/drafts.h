@@ -1,0 +1,81 @@
+// Speculation in a batch: each row drafts as many tokens as pay, and one pass verifies all rows.
+#pragma once
+
+#include "common/decoding/copied_tokens.h"
+#include "common/decoding/pass_rate.h"
+#include "priorities.h"
+
+namespace staircase {
+
+/// Rows draw their tokens as without drafts, and keep a draft where they have drawn the same token. That is
+/// verify() for a q of 1: a draft stays with probability p, and what replaces it comes from the other tokens.
+/// So a text is the same as alone, for each seed.
+class DraftingScheduler : public PriorityScheduler {
+ public:
+  using PriorityScheduler::PriorityScheduler;
+  LookupOptions lookup;
+  PassRate rate;
+  int drafted = 0, accepted = 0;  ///< tokens of all texts
+
+ protected:
+  /// A row that grows feeds its drafts, too.
+  Feed feed(int r, int& budget) override {
+    drafts_.resize(rows_.size());
+    drafts_[r].clear();
+    if (rows_[r].new_tokens > 0) draft(rows_[r], r);
+    return Scheduler::feed(r, budget);
+  }
+
+  void grow(std::span<const Feed> feeds) override {
+    rate.begin_pass();
+    std::vector<std::span<const int>> fed;
+    std::vector<int> counts;
+    for (int r = 0; r < std::ssize(feeds); ++r) {
+      fed.push_back(feeds[r].tokens);
+      counts.push_back(static_cast<int>(drafts_[r].size()));
+    }
+    const std::vector<std::vector<Logits>> logits = forward_drafts(engine_, fed, counts);
+    int tokens = 0, wanted = 0, grown = 0;
+    for (int r = 0; r < std::ssize(feeds); ++r) {
+      tokens += static_cast<int>(fed[r].size());
+      wanted += 1 + counts[r];
+      if (feeds[r].completes) grown += take(r, logits[r]);
+    }
+    if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt
+  }
+
+ private:
+  void draft(Row& row, int r) {
+    double& chance = row.options.extras.chance;
+    chance += 0.005 * (1.0 - chance);  // so a row without drafts tries again some time
+    const int left = row.options.stopping.max_new_tokens - row.new_tokens - 1;
+    const std::vector<int> copied = copied_tokens(row.tokens, lookup, left);
+    for (int i = 0; i < std::ssize(copied) && rate.pays(chance, i); ++i) {
+      row.tokens.push_back(copied[i]);
+      if (!engine_.make_room(row, r)) return row.tokens.pop_back();
+      drafts_[r].push_back(row.tokens.back());
+    }
+  }
+
+  /// Takes tokens of a row as long as they are the drafted ones. Returns how many.
+  int take(int r, std::span<const Logits> logits) {
+    Row& row = rows_[r];
+    const std::vector<int>& drafts = drafts_[r];
+    row.tokens.resize(row.tokens.size() - drafts.size());
+    int kept = 0, taken = 0;
+    for (bool same = true; same && !row.finished; kept += same) {
+      on_token_(row.number, take_token(row, logits[taken++], engine_.ends()));
+      same = kept < std::ssize(drafts) && row.tokens.back() == drafts[kept];
+      if (kept < std::ssize(drafts)) row.options.extras.chance += 0.2 * (same - row.options.extras.chance);
+    }
+    engine_.keep(r, drafts, kept);
+    drafted += static_cast<int>(drafts.size());
+    accepted += kept;
+    if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
+    return taken;
+  }
+
+  std::vector<std::vector<int>> drafts_;  // of each row in this pass
+};
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+// Priorities with ageing: an urgent text passes others, but none waits for ever.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "preemption.h"
+
+namespace staircase {
+
+/// Each text has a turn: the pass in which it came, and `patience` passes more for each unit of its priority,
+/// of which 0 is the most urgent. A turn never changes, so no two texts preempt each other again and again.
+class PriorityScheduler : public PreemptingScheduler {
+ public:
+  using PreemptingScheduler::PreemptingScheduler;
+
+  int patience = 100;
+
+  void pass() override {
+    for (Row& row : waiting_) {
+      if (!row.options.extras.turn)
+        row.options.extras.turn = passes_ + std::int64_t{patience} * row.options.extras.priority;
+    }
+    std::ranges::stable_sort(waiting_, {}, turn);
+    const std::size_t rows = rows_.size();
+    PreemptingScheduler::pass();
+    ++passes_;
+    // While none leaves, a text that waits finds no slot, no blocks, or no tokens left in the chunk.
+    if (waiting_.empty() || rows_.empty() || rows_.size() < rows) return;
+    if (turn(waiting_.front()) < turn(last_in_turn())) preempt();
+  }
+
+ protected:
+  /// The last in turn leaves the batch and waits in its turn.
+  void preempt() override {
+    Row& last = last_in_turn();
+    const auto later = [&](const Row& row) { return turn(row) > turn(last); };
+    waiting_.insert(std::ranges::find_if(waiting_, later), std::move(last));
+    last.finished = FinishReason::kLength;
+    free_slots();
+    ++preempted_;
+  }
+
+ private:
+  static std::int64_t turn(const Row& row) { return *row.options.extras.turn; }
+
+  /// Of those whose turn is the same, the newest.
+  Row& last_in_turn() { return *std::ranges::max_element(rows_.rbegin(), rows_.rend(), {}, turn); }
+
+  std::int64_t passes_ = 0;
+};
+
+}  // namespace staircase
