@@ -115,17 +115,38 @@ constexpr std::int64_t kMostLargest = 1024;
 /// The window of a layer that sees all positions.
 constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
 
-/// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
-/// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
-/// spread over blocks of block_size (Kwon et al. 2023, section 4.2). That element is then keys[blocks[s, p /
-/// block_size], h, p % block_size]. Rows may share blocks that are not written. The positions of a head in a
-/// block are contiguous, so attention reads memory in order.
+/// The elements that a head takes at one position of a cache of that type. In int8 a head's keys at a
+/// position, and its values, share a scale: the integers come first, then the scale's four bytes. So whatever
+/// moves or copies a position takes the scale along.
+constexpr std::int64_t kept_size(DType dtype, std::int64_t head_size) {
+  return head_size + (dtype == DType::kInt8 ? std::int64_t{sizeof(float)} : 0);
+}
+
+/// The reverse.
+constexpr std::int64_t head_size_of(DType dtype, std::int64_t kept) {
+  return kept - kept_size(dtype, 0);
+}
+
+/// An int8 cache takes heads whose size is a multiple of this: whole vectors of any processor.
+constexpr std::int64_t kInt8HeadMultiple = 16;
+
+/// Keys and values of one layer, in float32, float16, bfloat16 or int8. Sequence s of a batch uses row s.
+/// Without a block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's
+/// positions are spread over blocks of block_size (Kwon et al. 2023, section 4.2). That element is then
+/// keys[blocks[s, p / block_size], h, p % block_size]. Rows may share blocks that are not written. The
+/// positions of a head in a block are contiguous, so attention reads memory in order. In int8 a number x is
+/// round(x / scale), ties to even, with scale = the largest magnitude of its head at its position / 127 (see
+/// kept_size).
 struct KeysValues {
-  Tensor keys;  ///< [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size]
+  /// [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size], where int8 has
+  /// kept_size in the place of head_size.
+  Tensor keys;
   Tensor values;  ///< of the same shape
   Tensor blocks =
       {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
   std::int32_t window = kNoWindow;  ///< a query sees at most its own position and the window - 1 before it
+
+  std::int64_t head_size() const { return head_size_of(keys.dtype(), keys.dim(3)); }
 };
 
 /// One of several devices that compute together, each for a rank of its own: a process, or a thread.
@@ -213,6 +234,11 @@ class Device {
     return DType::kFloat32;
   }
 
+  /// Whether keys and values of that type, with heads of that size, are written and read here.
+  virtual bool keeps(DType dtype, std::int64_t /*head_size*/) const {
+    return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  }
+
   /// Does the operations that `work` calls. A device that needs time to start each of them may record them,
   /// and launch them together when a later `work` calls the same ones on the same tensors. Their contents may
   /// differ. So `work` must call only operations, without copies from or to the host, and may be called more
@@ -273,16 +299,17 @@ class Device {
   /// positions. Neighbouring query heads share a head of keys and values: head h uses h / (n_head /
   /// n_kv_head) (Ainslie et al. 2023, section 2.2: grouped queries). queries and out [n_tokens, n_head
   /// head_size]; out may have any type that operand_dtype names. If keys and values have 16 bits, queries and
-  /// softmax may be rounded to their type before they are multiplied; the sums are float32 in any case. The
-  /// result does not depend, to the bit, on where the blocks are or on whether there are any, as long as a
-  /// row has room for the same number of positions.
+  /// softmax may be rounded to their type before they are multiplied; the sums are float32 in any case. In
+  /// int8 the integers are multiplied as they are: a scale multiplies the score of its key, and the weight of
+  /// its values. The result does not depend, to the bit, on where the blocks are or on whether there are any,
+  /// as long as a row has room for the same number of positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h. Copies
   /// keys or values from one cache to another or, inside one, towards its start (then from_first >=
   /// to_first). Both are [n_rows, n_kv_head, capacity, head_size], of the same dtype; their capacities may
-  /// differ.
+  /// differ. In int8 the scales go with their positions.
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                       std::int64_t to_first) {
     do_copy_positions(from, from_first, count, to, to_first);

@@ -13,7 +13,10 @@
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with an unpacked key. The limit is the bandwidth of reading keys and values: 8 · head_size bytes
-// per position and head, or half of it in 16 bits, once for up to 6 queries together.
+// per position and head, half of it in 16 bits and a quarter in int8, once for up to 6 queries together.
+//
+// Keys and values in int8 are widened on their way into a register, too, which is exact. The scale of a key
+// multiplies its score, and that of a value its weight: one multiplication instead of head_size.
 //
 // Both add in the same order, so a token's result is the same to the bit whether its prompt arrives as a
 // whole, in parts or token by token.
@@ -24,6 +27,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/cpu/bfloat16_attention.h"
@@ -84,7 +88,7 @@ HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, st
     const T* const keys = runs.keys(run);
     for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
       for (std::int64_t i = whole; i < head_size; ++i) {
-        scores[begin + p] += query[i] * widen(keys[p * head_size + i]);
+        scores[begin + p] += query[i] * widen(keys[p * runs.step + i]);
       }
     }
   }
@@ -100,10 +104,49 @@ HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std:
     for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
       const T* const values = runs.values(run);
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
-        sum += weights[begin + p] * widen(values[p * head_size + i]);
+        sum += weights[begin + p] * widen(values[p * runs.step + i]);
       }
     }
     out[i] = sum;
+  }
+}
+
+/// Whether keys and values of that type have scales.
+template <typename T>
+constexpr bool kHasScales = std::is_same_v<T, std::int8_t>;
+
+/// Multiplies each row, scores of keys or weights of values, by the scales of a vector of positions. The
+/// first is at `position`, and `count` of them are left.
+template <typename T>
+HWY_INLINE void multiply_by_scales(const Runs<T>& runs, const T* position, std::int64_t count,
+                                   std::int64_t n_rows, std::int64_t row_stride, float* rows) {
+  if constexpr (kHasScales<T>) {
+    HWY_ALIGN float scales[kLanes];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      std::memcpy(scales + lane, position + std::min(lane, count - 1) * runs.step + runs.head_size,
+                  sizeof(float));
+    }
+    const auto factors = hn::Load(Floats(), scales);
+    for (std::int64_t r = 0; r < n_rows; ++r) {
+      float* const row = rows + r * row_stride;
+      hn::StoreU(hn::Mul(hn::LoadU(Floats(), row), factors), Floats(), row);
+    }
+  }
+}
+
+/// The same for all of the `total` positions, from those of the runs that `part` returns: Runs::keys or
+/// Runs::values.
+template <typename T, typename Part>
+HWY_INLINE void multiply_by_all_scales(const Runs<T>& runs, Part part, std::int64_t total,
+                                       std::int64_t n_rows, std::int64_t row_stride, float* rows) {
+  if constexpr (kHasScales<T>) {
+    for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+      const T* const positions = (runs.*part)(run);
+      const std::int64_t count = std::min(runs.length, total - begin);
+      for (std::int64_t p = 0; p < count; p += kLanes) {
+        multiply_by_scales(runs, positions + p * runs.step, count - p, n_rows, row_stride, rows + begin + p);
+      }
+    }
   }
 }
 
@@ -113,7 +156,7 @@ HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std:
 template <typename T>
 struct Ahead {
   HWY_INLINE Ahead(const Runs<T>& of, std::int64_t total)
-      : run_elements(std::min(of.length, total) * of.head_size),
+      : run_elements(std::min(of.length, total) * of.step),
         runs(kBytesFarAhead / std::int64_t{sizeof(T)} / run_elements),
         elements(kBytesFarAhead / std::int64_t{sizeof(T)} % run_elements) {}
 
@@ -130,15 +173,16 @@ constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
 /// multiply_keys for the `count` keys of one run; near and far are as in Ahead.
 template <int kQueries, typename T>
-HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T* keys, std::int64_t count,
-                             std::int64_t head_size, const Ahead<T>& ahead, const T* near, const T* far,
+HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Runs<T>& runs, const T* keys,
+                             std::int64_t count, const Ahead<T>& ahead, const T* near, const T* far,
                              std::int64_t score_stride, float* scores) {
   const Floats d;
+  const std::int64_t head_size = runs.head_size;
   for (std::int64_t first = 0; first < count; first += kLanes) {
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
       // Past the last key, that key is used again, and its score overwritten later.
-      const std::int64_t place = std::min(first + lane, count - 1) * head_size;
+      const std::int64_t place = std::min(first + lane, count - 1) * runs.step;
       const T* const key = keys + place;
       const T* const next = ahead.of(place, near, far);
       for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) __builtin_prefetch(next + i, 0, 2);
@@ -160,6 +204,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T*
       for (int lane = 0; lane < kLanes; ++lane) sums[lane] = hn::Load(d, partial[q] + lane * kLanes);
       hn::Store(sums_of_lanes(sums), d, scores + q * score_stride + first);
     }
+    multiply_by_scales(runs, keys + first * runs.step, count - first, kQueries, score_stride, scores + first);
   }
 }
 
@@ -175,16 +220,17 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T>
     return run < count ? runs.keys(run) : runs.values(std::min(run - count, count - 1));
   };
   for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
-    multiply_run<kQueries>(queries, stride, runs.keys(run), std::min(runs.length, total - begin),
-                           runs.head_size, ahead, keys_then_values(run + ahead.runs),
-                           keys_then_values(run + ahead.runs + 1), score_stride, scores + begin);
+    multiply_run<kQueries>(queries, stride, runs, runs.keys(run), std::min(runs.length, total - begin), ahead,
+                           keys_then_values(run + ahead.runs), keys_then_values(run + ahead.runs + 1),
+                           score_stride, scores + begin);
   }
 }
 
-/// out[q] = the values, each times q's weight for it; again except features that fill no vector. The first
+/// out[q] = the values, each times q's weight for it; again except features that fill no vector. Weights of
+/// values with scales are multiplied by these. The first
 /// keys of the next head are prefetched after the last values.
 template <int kQueries, typename T>
-HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
+HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
                            const Runs<T>& next_head, std::int64_t stride, float* out) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
@@ -208,8 +254,12 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
       const T* const near = values_then_next(run + ahead.runs) + first * kLanes;
       const T* const far = values_then_next(run + ahead.runs + 1) + first * kLanes;
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
-        const T* const value = values + p * head_size;
-        const T* const next = ahead.of(p * head_size, near, far);
+        const T* const value = values + p * runs.step;
+        const T* const next = ahead.of(p * runs.step, near, far);
+        if (first == 0 && p % kLanes == 0) {
+          multiply_by_scales(runs, value, std::min(runs.length, total - begin) - p, kQueries, weight_stride,
+                             weights + begin + p);
+        }
         for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>)
           __builtin_prefetch(next + i, 0, 2);
         hn::Vec<Floats> weight[kQueries];
@@ -290,7 +340,8 @@ HWY_INLINE void widen_panel_row(const T* values, std::int64_t width, float* out)
   for (std::int64_t i = 0; i < kPanel; i += kLanes) hn::StoreU(load_wide(values + i), Floats(), out + i);
 }
 
-/// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
+/// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64],
+/// without scales.
 /// The keys and values of a run are prefetched while those of the previous run are packed: the processor
 /// itself does not read ahead past the end of a block of memory.
 template <typename T>
@@ -305,21 +356,21 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
     const T* const next_values = runs.values(next);
     for (std::int64_t p = 0; p < count; ++p) {
       for (std::int64_t i = 0; i < head_size && next > run; i += kElementsOfLine<T>) {
-        __builtin_prefetch(next_keys + p * head_size + i, 0, 2);
-        __builtin_prefetch(next_values + p * head_size + i, 0, 2);
+        __builtin_prefetch(next_keys + p * runs.step + i, 0, 2);
+        __builtin_prefetch(next_values + p * runs.step + i, 0, 2);
       }
       float* const column = packed_keys + (begin + p) / kPanel * head_size * kPanel + (begin + p) % kPanel;
       for (std::int64_t first = 0; first < head_size; first += kPanel) {
         HWY_ALIGN float features[kPanel];
         const std::int64_t width = std::min(kPanel, head_size - first);
-        widen_panel_row(keys + p * head_size + first, width, features);
+        widen_panel_row(keys + p * runs.step + first, width, features);
         for (std::int64_t i = 0; i < width; ++i) column[(first + i) * kPanel] = features[i];
       }
     }
     for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
       const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
       for (std::int64_t p = 0; p < count; ++p) {
-        widen_panel_row(values + p * head_size + first, width,
+        widen_panel_row(values + p * runs.step + first, width,
                         packed_values + (panel * total + begin + p) * kPanel);
       }
     }
@@ -382,12 +433,14 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
   const std::int64_t seen = tile.seen(), score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   multiply_packed_keys(tile, packed_keys, head_size, score_stride, scores);
+  multiply_by_all_scales(runs, &Runs<T>::keys, seen, tile.rows, score_stride, scores);
   float inverse_sums[kTileRows] = {};
   for (std::int64_t row = 0; row < tile.rows; ++row) {
     float* const own = scores + row * score_stride;
     if (rest > 0) add_rest_of_scores(tile.queries + row * head_size, runs, tile.seen_by(row), whole, own);
     inverse_sums[row] = exponentials(own, scale, tile.first_seen(row), tile.seen_by(row), seen);
   }
+  multiply_by_all_scales(runs, &Runs<T>::values, seen, tile.rows, score_stride, scores);
   multiply_panels(scores, tile.rows, score_stride, packed_values, total * kPanel, seen, 0,
                   divide_up(head_size, kHalfPanel),
                   [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products)
@@ -406,6 +459,7 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
 /// run(runs), in the type of keys and values.
 template <typename Run>
 HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
+  if (head.keys_values.keys.dtype() == DType::kInt8) return run(Runs<std::int8_t>(head));
   with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(),
                 [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
@@ -499,7 +553,7 @@ struct Head {
 
 void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                           Tensor& out) {
-  const std::int64_t n_kv_head = keys_values.keys.dim(1), head_size = keys_values.keys.dim(3);
+  const std::int64_t n_kv_head = keys_values.keys.dim(1), head_size = keys_values.head_size();
   const std::int64_t width = queries.dim(1), group = width / (n_kv_head * head_size);
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
   const auto* const offsets = batch.offsets.data<std::int32_t>();

@@ -43,7 +43,7 @@ std::span<const float> CpuDevice::to_host(const Tensor& source, Tensor&) {
 
 std::vector<TokenPlaces> places_of(const Batch& batch, const Tensor& queries, const KeysValues& keys_values) {
   const std::int64_t n_kv_head = keys_values.keys.dim(1), block_size = keys_values.keys.dim(2);
-  const std::int64_t head_size = keys_values.keys.dim(3);
+  const std::int64_t step = keys_values.keys.dim(3);
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
   std::vector<TokenPlaces> places;
@@ -53,7 +53,7 @@ std::vector<TokenPlaces> places_of(const Batch& batch, const Tensor& queries, co
     for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
       const std::int64_t position = starts[s] + t - offsets[s], block = blocks[position / block_size];
       places.push_back({queries.data<float>() + t * queries.dim(1),
-                        (block * n_kv_head * block_size + position % block_size) * head_size});
+                        (block * n_kv_head * block_size + position % block_size) * step});
     }
   }
   return places;

@@ -119,6 +119,9 @@ class CpuDevice final : public Device {
   Tensor load(const HostArray& array) override;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
   DType operand_dtype(std::int64_t rows, DType weights) const override;
+  bool keeps(DType dtype, std::int64_t head_size) const override {
+    return dtype == DType::kInt8 ? head_size % kInt8HeadMultiple == 0 : Device::keeps(dtype, head_size);
+  }
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
@@ -169,7 +172,8 @@ class CpuDevice final : public Device {
   ThreadTeam team_;
   platform::Arena weight_memory_;
   Tensor scratch_;
-  Tensor normed_;  // the rows that `linear` multiplies, once their norm is applied
+  Tensor normed_;     // the rows that `linear` multiplies, once their norm is applied
+  Tensor projected_;  // queries, keys and values, before query_key_value rounds these to int8
 };
 
 }  // namespace staircase

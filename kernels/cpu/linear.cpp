@@ -374,6 +374,13 @@ void CpuDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                 const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
+  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is rounded as a whole, once all of it is there
+    const Shape shape{x.dim(0), weight.out_features};
+    grown(projected_, shape[0] * shape[1]);
+    Tensor projected = projected_.reshaped(shape);
+    linear(x, norm, weight, bias, Epilogue::kStore, projected);
+    return split_heads(batch, projected, {}, queries, keys_values);
+  }
   const Tensor operand = as_operand(x, norm, weight);
   const std::vector<TokenPlaces> places = places_of(batch, queries, keys_values);
   share_product(team_, x.dim(0), weight, [&](const ProductPiece& piece) {

@@ -1,4 +1,5 @@
-// How weights and rows of x are rounded to 8 bits, and weights to 4: groups with a scale (int8_int4_tile.h).
+// How weights, rows of x, keys and values are rounded to 8 bits, and weights to 4: groups with a scale
+// (int8_int4_tile.h, kept_size in device.h).
 // It is included once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_QUANTIZE_INL_H_
@@ -10,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/int8_int4_tile.h"
 #include "kernels/cpu/tile-inl.h"
@@ -58,6 +60,21 @@ HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues
     }
     row->sum = hn::GetLane(hn::SumOfLanes(Ints(), sum));
   }
+}
+
+/// A head's keys or values at one position of an int8 cache, with their scale (kept_size). `count` is a
+/// multiple of kInt8HeadMultiple.
+HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
+  const Floats d;
+  const hn::Rebind<std::int8_t, Floats> bytes;
+  auto largest = hn::Zero(Ints());
+  for (std::int64_t i = 0; i < count; i += kLanes) largest = larger(largest, hn::LoadU(d, x + i));
+  const float scale = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(Ints(), largest))) / 127.0f;
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const auto whole = nearest(hn::LoadU(d, x + i), hn::Set(d, scale), -127, 127);
+    hn::StoreU(hn::DemoteTo(bytes, whole), bytes, out + i);
+  }
+  std::memcpy(out + count, &scale, sizeof scale);
 }
 
 /// The scales of outputs whose weights furthest from zero are these; also stores them.

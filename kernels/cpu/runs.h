@@ -13,15 +13,16 @@ struct Runs {
   explicit Runs(const HeadOfCache& of)
       : blocks(blocks_of(of.keys_values, of.row)),
         length(of.keys_values.keys.dim(2)),
-        head_size(of.keys_values.keys.dim(3)),
-        stride(of.keys_values.keys.dim(1) * length * head_size),
-        first_keys(of.keys_values.keys.data<T>() + of.head * length * head_size),
-        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {
+        head_size(of.keys_values.head_size()),
+        step(of.keys_values.keys.dim(3)),
+        stride(of.keys_values.keys.dim(1) * length * step),
+        first_keys(of.keys_values.keys.data<T>() + of.head * length * step),
+        first_values(of.keys_values.values.data<T>() + of.head * length * step) {
     if (of.keys_values.blocks.size() > 0) {
       blocks += of.first / length;
     } else {
-      first_keys += of.first * head_size;
-      first_values += of.first * head_size;
+      first_keys += of.first * step;
+      first_values += of.first * step;
       length -= of.first;
     }
   }
@@ -30,12 +31,13 @@ struct Runs {
   const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
 
   /// Where one position is stored.
-  const T* key(std::int64_t p) const { return keys(p / length) + p % length * head_size; }
-  const T* value(std::int64_t p) const { return values(p / length) + p % length * head_size; }
+  const T* key(std::int64_t p) const { return keys(p / length) + p % length * step; }
+  const T* value(std::int64_t p) const { return values(p / length) + p % length * step; }
 
-  const std::int32_t* blocks;          // a run is a block
-  std::int64_t length, head_size;      // of a run, in positions; of a position, in elements
-  std::int64_t stride;                 // elements from one block to the next
+  const std::int32_t* blocks;      // a run is a block
+  std::int64_t length, head_size;  // of a run, in positions; of a position, in elements
+  std::int64_t step;               // elements from one position to the next: more than a head's with scales
+  std::int64_t stride;             // elements from one block to the next
   const T *first_keys, *first_values;  // of block 0
 };
 

@@ -1,6 +1,8 @@
 // split_heads: from [q | k | v] of a token to its queries and to its position in a cache; queries and keys
 // are normalized and rotated on the way.
 //
+// In an int8 cache a head is rounded as a whole, and its scale stored after it.
+//
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
 // limited by the bandwidth of the cache that holds the product's output.
 #undef HWY_TARGET_INCLUDE
@@ -11,6 +13,7 @@
 
 #include <utility>
 
+#include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,12 +42,19 @@ HWY_INLINE void rotate(const float* HWY_RESTRICT x, const float* HWY_RESTRICT ro
   std::copy(x + rotary, x + head_size, out + rotary);
 }
 
+/// Calls use(pointer) with the memory of a cache as a pointer to elements of its type.
+template <typename Use>
+HWY_INLINE void with_kept(const Tensor& kept, const Use& use) {
+  if (kept.dtype() == DType::kInt8) return use(kept.data<std::int8_t>());
+  with_elements(kept.dtype(), kept.data<void>(), use);
+}
+
 /// The tokens of `range`.
 HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
                            const std::vector<TokenPlaces>& places, std::int64_t n_head, IndexRange range,
                            const KeysValues& keys_values) {
-  const std::int64_t head_size = keys_values.keys.dim(3), n_kv_head = keys_values.keys.dim(1),
-                     head_stride = keys_values.keys.dim(2) * head_size;
+  const std::int64_t head_size = keys_values.head_size(), n_kv_head = keys_values.keys.dim(1),
+                     head_stride = keys_values.keys.dim(2) * keys_values.keys.dim(3);
   const std::int64_t rotary = rule.rotations.size() == 0 ? 0 : rule.rotations.dim(1);
   std::vector<float> memory(static_cast<std::size_t>((std::max(n_head, n_kv_head) + 1) * head_size));
   float* const turned = memory.data();
@@ -65,7 +75,7 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
     };
     const float* const queries = next_heads(rule.query_norm, n_head);
     for (std::int64_t h = 0; h < n_head; ++h) turn(queries + h * head_size, place.query + h * head_size);
-    with_elements(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
+    with_kept(keys_values.keys, [&](auto* keys) HWY_ATTR {
       auto* const values = keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
       const float* const own_keys = next_heads(rule.key_norm, n_kv_head);
       for (std::int64_t h = 0; h < n_kv_head; ++h) {
@@ -91,7 +101,7 @@ HWY_EXPORT(split_tokens);
 void CpuDevice::split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule,
                             Tensor& queries, KeysValues& keys_values) {
   const std::vector<TokenPlaces> places = places_of(batch, queries, keys_values);
-  const std::int64_t n_head = queries.dim(1) / keys_values.keys.dim(3);
+  const std::int64_t n_head = queries.dim(1) / keys_values.head_size();
   each_few_rows(projected, [&](IndexRange rows) {
     HWY_DYNAMIC_DISPATCH(split_tokens)(projected, rule, places, n_head, rows, keys_values);
   });

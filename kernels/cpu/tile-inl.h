@@ -79,6 +79,12 @@ HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
   return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
 }
 
+/// Keys and values in int8, without their scale.
+HWY_INLINE hn::Vec<Floats> load_wide(const std::int8_t* values) {
+  const hn::Rebind<std::int32_t, Floats> ints;
+  return hn::ConvertTo(Floats(), hn::PromoteTo(ints, hn::LoadU(hn::Rebind<std::int8_t, Floats>(), values)));
+}
+
 /// The number of neighbouring rows of a panel of that type that are interleaved, element by element (kPair in
 /// cpu_device.h).
 template <typename W>
@@ -127,6 +133,9 @@ HWY_INLINE float widen(hwy::float16_t value) {
 }
 HWY_INLINE float widen(hwy::bfloat16_t value) {
   return float32_from_bfloat16(value.bits);
+}
+HWY_INLINE float widen(std::int8_t value) {
+  return value;
 }
 
 /// Calls function(pointer) with `data` as a pointer to elements of that type.
