@@ -13,8 +13,18 @@
 namespace staircase {
 namespace {
 
-/// The numbers in `bytes`, which are float32, float16 or bfloat16.
+/// The numbers of a head in `bytes`, in the type of a cache.
 std::vector<float> widened(std::string_view bytes, DType dtype) {
+  if (dtype == DType::kInt8) {
+    float scale = 0.0f;
+    const std::string_view integers = bytes.substr(0, bytes.size() - sizeof scale);
+    std::memcpy(&scale, bytes.data() + integers.size(), sizeof scale);
+    std::vector<float> values(integers.size());
+    std::ranges::transform(integers, values.begin(), [&](char value) {
+      return scale * static_cast<float>(static_cast<std::int8_t>(value));
+    });
+    return values;
+  }
   std::vector<float> values(bytes.size() / size_of(dtype));
   if (dtype == DType::kFloat32) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -94,10 +104,10 @@ void AttentionProbe::begin(std::span<const std::span<const int>> sequences,
 }
 
 void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysValues& keys_values) {
-  const auto head_size = static_cast<std::size_t>(keys_values.keys.dim(3));
+  const auto head_size = static_cast<std::size_t>(keys_values.head_size());
   const auto n_embd = static_cast<std::size_t>(queries.dim(1));
   // Neighbouring query heads share a key head.
-  const std::int64_t group = queries.dim(1) / (keys_values.keys.dim(1) * keys_values.keys.dim(3));
+  const std::int64_t group = queries.dim(1) / (keys_values.keys.dim(1) * keys_values.head_size());
   std::vector<float> all_queries(static_cast<std::size_t>(queries.size()));
   device.copy_to_host(queries, all_queries);
   std::span<const float> rest(all_queries);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,8 @@ struct ModelConfig {
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
   /// How many positions each layer sees; empty if all layers see all.
   std::vector<std::int32_t> windows = {};
+  /// The type of keys and values in a cache, unless it follows from that of the weights.
+  std::optional<DType> cache_dtype = {};
   /// For the user: settings without effect here, and limits.
   std::vector<std::string> remarks = {};
 
@@ -74,6 +77,15 @@ struct ModelConfig {
   /// Width of the keys, and of the values.
   int key_width() const { return n_kv_head * head_size; }
 
+  /// The type of keys and values in a cache, for weights of that type.
+  DType kv_dtype(DType weights) const;
+
+  /// The bytes of a token's keys, and of its values, in one layer of a cache, for weights of that type.
+  std::size_t key_bytes(DType weights) const {
+    const DType dtype = kv_dtype(weights);
+    return static_cast<std::size_t>(n_kv_head * kept_size(dtype, head_size)) * size_of(dtype);
+  }
+
   /// Numbers that a token has beyond those of an MLP if there are experts: its normed row and the router's
   /// scores. For each chosen expert come a copy of that row, a result and four more.
   std::size_t mixture_width() const {
@@ -84,10 +96,14 @@ struct ModelConfig {
   }
 };
 
-/// The type of keys and values for weights of that type: the same, or bfloat16 for int8 and int4, which
-/// attention does not take.
+/// The type of keys and values that follows from that of the weights: the same, or bfloat16 for int8 and
+/// int4.
 constexpr DType kv_dtype(DType weights) {
   return is_quantized(weights) ? DType::kBFloat16 : weights;
+}
+
+inline DType ModelConfig::kv_dtype(DType weights) const {
+  return cache_dtype.value_or(staircase::kv_dtype(weights));
 }
 
 /// The type of the token embedding, which is also the output layer, for weights of that type. It is the same,

@@ -19,12 +19,12 @@
 namespace staircase {
 namespace {
 
-void check_finite(std::span<const float> logits, const KvCache& cache, DType dtype) {
+void check_finite(std::span<const float> logits, const KvCache& cache, DType kept) {
   if (all_finite(logits)) return;
   std::string reason = cache.keeps() ? "the cache has lost a position or holds one that was never filled, or "
                                        "the model's weights are broken"
                                      : "its weights are broken";
-  if (dtype == DType::kFloat16) {  // where loading already rejects weights with infinity
+  if (kept == DType::kFloat16) {  // where loading already rejects weights with infinity
     reason = "a key or a value may be beyond ±65504, the largest float16; bfloat16 and float32 hold it";
   }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
@@ -87,12 +87,18 @@ DType weight_dtype(std::string_view name) {
   throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16, int8 or int4", name);
 }
 
+std::span<const DType> cache_dtypes() {
+  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8};
+  return kDTypes;
+}
+
 Model::Model() : memory_(std::make_unique<PassMemory>()) {}
 Model::~Model() = default;
 
 Model Model::load_like_this(const std::filesystem::path& path, DType dtype) const {
   Model model = load(path, device_, dtype, ranks_, split_);
   model.limit_context(config_.n_positions);
+  if (config_.cache_dtype) model.use_cache_dtype(*config_.cache_dtype);
   return model;
 }
 
@@ -102,6 +108,18 @@ Model Model::load_as(DType dtype) const {
   model.load_adapters(adapter_folders_);
   model.use_adapters(adapters_of_sequences_);
   return model;
+}
+
+void Model::use_cache_dtype(DType dtype) {
+  if (!device_->keeps(dtype, kInt8HeadMultiple)) {
+    throw UsageError("--cache-dtype {} is not supported on this device ({}); --device cpu supports it",
+                     to_string(dtype), device_->description());
+  }
+  if (!device_->keeps(dtype, config_.head_size)) {
+    throw UsageError("--cache-dtype {} takes heads of a multiple of {} numbers, but those of {} have {}",
+                     to_string(dtype), kInt8HeadMultiple, path_.filename().string(), config_.head_size);
+  }
+  config_.cache_dtype = dtype;
 }
 
 Model::Model(Model&&) noexcept = default;
@@ -326,7 +344,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, std::span
     }
   }
   const std::span<const float> logits = device_->to_host(started.logits, memory_->host_logits);
-  check_finite(logits, cache, dtype_);
+  check_finite(logits, cache, kv_dtype());
   if (after_pass_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
     after_pass_({sequences, packed.starts, counts, logits, cache, attention, chosen_experts_});

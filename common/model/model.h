@@ -37,6 +37,9 @@ std::span<const DType> weight_dtypes();
 /// The type with that name. Throws UsageError for another name.
 DType weight_dtype(std::string_view name);
 
+/// The types for keys and values in a cache; not every device takes all of them.
+std::span<const DType> cache_dtypes();
+
 /// The tokens of a pass of a single sequence, and how many of its text came before them.
 struct FedTokens {
   std::span<const int> tokens;
@@ -80,6 +83,10 @@ class Model {
   /// Limits texts to that many positions from now on; caches have room for no more.
   void limit_context(int positions) { config_.n_positions = std::min(config_.n_positions, positions); }
 
+  /// Caches that are made from now on keep keys and values in that type. Throws UsageError if the device does
+  /// not take it, or not for heads of this size.
+  void use_cache_dtype(DType dtype);
+
   /// Makes the logits cover that many tokens, and accepts that many as input: a draft needs this if its
   /// target has another vocabulary size. Tokens that this model lacks have a logit of -infinity, and its last
   /// token is fed instead of them. The configuration does not change.
@@ -107,12 +114,12 @@ class Model {
   /// The type of the weights.
   DType dtype() const { return dtype_; }
 
-  /// The type of keys and values.
-  DType kv_dtype() const { return staircase::kv_dtype(dtype_); }
+  /// The type of keys and values in a cache.
+  DType kv_dtype() const { return config_.kv_dtype(dtype_); }
 
-  /// The shape of the keys, and of the values, of one layer in a cache.
+  /// The shape of the keys, and of the values, of one layer in a cache: in int8 a head has its scale, too.
   std::vector<std::int64_t> kv_shape(std::int64_t rows, std::int64_t capacity) const {
-    return {rows, config_.n_kv_head, capacity, config_.head_size};
+    return {rows, config_.n_kv_head, capacity, kept_size(kv_dtype(), config_.head_size)};
   }
 
   /// How many positions a layer sees at most, as in its configuration; a rank counts the layers that it has.

@@ -41,6 +41,7 @@ struct Program::Impl {
   DeviceKind device = DeviceKind::kAuto;
   int threads = available_processors();
   DType dtype = DType::kFloat32;
+  std::optional<DType> cache_dtype;
   std::optional<int> context;
   std::vector<std::string> draft_models;
   bool json = false;
@@ -147,6 +148,7 @@ struct Program::Impl {
                       kUsualContext, config.n_positions));
     }
     config.n_positions = std::min(config.n_positions, context.value_or(kUsualContext));
+    config.cache_dtype = cache_dtype;
     return config;
   }
 
@@ -154,6 +156,7 @@ struct Program::Impl {
     used_device = make_device(device, threads);
     Model loaded = Model::load(folder, used_device, dtype, *ranks, split);
     loaded.limit_context(config.n_positions);
+    if (config.cache_dtype) loaded.use_cache_dtype(*config.cache_dtype);
     return loaded;
   }
 
@@ -266,6 +269,14 @@ void Program::add_dtype_option(std::function<std::string(const ModelConfig&, DTy
   std::vector<std::pair<std::string, DType>> names;
   for (const DType dtype : weight_dtypes()) names.emplace_back(to_string(dtype), dtype);
   impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "data type of the weights");
+}
+
+void Program::add_cache_dtype_option() {
+  std::vector<std::pair<std::string, std::optional<DType>>> names = {{"auto", std::nullopt}};
+  for (const DType dtype : cache_dtypes()) names.emplace_back(to_string(dtype), dtype);
+  impl_->command_line.add("--cache-dtype", one_of(&impl_->cache_dtype, names),
+                          "data type of cached keys and values; auto: that of the weights, or bfloat16 for "
+                          "int8 and int4");
 }
 
 void Program::add_prompts_option() {

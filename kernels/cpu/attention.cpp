@@ -226,9 +226,9 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T>
   }
 }
 
-/// out[q] = the values, each times q's weight for it; again except features that fill no vector. Weights of
-/// values with scales are multiplied by these. The first
-/// keys of the next head are prefetched after the last values.
+/// out[q] = the values, each times q's weight for it; again except features that fill no vector. If values
+/// have scales, the weights become products with them. The first keys of the next head are prefetched after
+/// the last values.
 template <int kQueries, typename T>
 HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
                            const Runs<T>& next_head, std::int64_t stride, float* out) {

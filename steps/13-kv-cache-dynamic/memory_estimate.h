@@ -33,7 +33,7 @@ inline std::size_t activation_bytes(const ModelConfig& config, int n_tokens) {
 
 /// Bytes of this many positions in a cache: a key and a value in each layer.
 inline std::size_t cache_bytes(const ModelConfig& config, DType dtype, int positions) {
-  return std::size_t{2} * config.n_layer * positions * config.key_width() * size_of(kv_dtype(dtype));
+  return std::size_t{2} * config.n_layer * positions * config.key_bytes(dtype);
 }
 
 /// One line for a person.
