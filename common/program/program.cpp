@@ -271,12 +271,17 @@ void Program::add_dtype_option(std::function<std::string(const ModelConfig&, DTy
   impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "data type of the weights");
 }
 
-void Program::add_cache_dtype_option() {
+void Program::add_cache_dtype_option(const bool* use_cache) {
   std::vector<std::pair<std::string, std::optional<DType>>> names = {{"auto", std::nullopt}};
   for (const DType dtype : cache_dtypes()) names.emplace_back(to_string(dtype), dtype);
   impl_->command_line.add("--cache-dtype", one_of(&impl_->cache_dtype, names),
                           "data type of cached keys and values; auto: that of the weights, or bfloat16 for "
                           "int8 and int4");
+  rule([impl = impl_.get(), use_cache] {
+    if (use_cache == nullptr || *use_cache || !impl->cache_dtype) return;
+    throw UsageError("--cache-dtype {} needs a cache; leave out --no-use-cache",
+                     to_string(*impl->cache_dtype));
+  });
 }
 
 void Program::add_prompts_option() {

@@ -35,7 +35,8 @@ class Program : public OptionSink {
   void add_dtype_option(std::function<std::string(const ModelConfig& config, DType dtype)> estimate);
 
   /// Adds --cache-dtype: the data type of keys and values in a cache, which otherwise follows from --dtype.
-  void add_cache_dtype_option();
+  /// It is refused while `use_cache`, if there is one, is off.
+  void add_cache_dtype_option(const bool* use_cache = nullptr);
 
   /// Turns the text of a prompt into tokens. `model` is its folder or .gguf file.
   using EncodePrompt = std::function<std::vector<int>(const std::string& text, const Tokenizer& tokenizer,

@@ -13,7 +13,7 @@
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with an unpacked key. The limit is the bandwidth of reading keys and values: 8 · head_size bytes
-// per position and head, half of it in 16 bits and a quarter in int8, once for up to 6 queries together.
+// per position and head, once for up to 6 queries together. In 16 bits it is half of that, in int8 a quarter.
 //
 // Keys and values in int8 are widened on their way into a register, too, which is exact. The scale of a key
 // multiplies its score, and that of a value its weight: one multiplication instead of head_size.

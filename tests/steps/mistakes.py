@@ -1320,4 +1320,18 @@ MISTAKES = {
         ("the rate of passes is not taken", "drafts.h", "    if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt\n", ""),
         ("the option never arrives", "batches.h", "  scheduler.lookup = lookup;\n", ""),
     ],
+    "140-int8-cache": [
+        ("the values stay exact", "rounded_kv_cache.h", "      round(layer(l).values, length(row));\n", ""),
+        ("only the first layer is rounded", "rounded_kv_cache.h", "l < model_.config().n_layer &&", "l < 1 &&"),
+        ("the first head is rounded again and again", "rounded_kv_cache.h", "head * kept.dim(2) + rounded_", "rounded_"),
+        ("all positions of a pass share a scale", "rounded_kv_cache.h",
+         "quantize(numbers, kept.dim(3), size_)", "quantize(numbers, numbers.size(), numbers.size() * size_ / size_)"),
+        ("positions that come again stay exact", "rounded_kv_cache.h",
+         "    rounded_ = std::min(rounded_, length);\n", ""),
+        ("new positions are rounded before they are computed", "rounded_kv_cache.h",
+         "    rounded_ = length(row);\n    StaticKvCache::append(row, count);\n",
+         "    StaticKvCache::append(row, count);\n    rounded_ = length(row);\n"),
+        ("the scales take no memory", "rounded_kv_cache.h", "numbers + numbers / size_ * sizeof(float)", "numbers"),
+        ("the model keeps the type of the last cache", "rounded_kv_cache.h", "  model.use_cache_dtype(chosen);\n", ""),
+    ],
 }

@@ -109,6 +109,7 @@ LESSON = {
     "120-priorities": "batches.h main.cpp priorities.h",
     "121-drafts-in-a-batch": "batches.h drafts.h main.cpp",
     "122-urgent-requests": "main.cpp service.h",
+    "140-int8-cache": "main.cpp rounded_kv_cache.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -135,6 +136,7 @@ ON = {
     "35-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "36-logprobs": ["--logprobs", "2"],
     "70-int8-weights": ["--show-rounding"],
+    "140-int8-cache": ["--cache-dtype", "int8"],
     "80-plain-loops": ["--plain-loops"],
     "90-prompt-tokens": ["--show-tokens"],
     "91-special-tokens": ["--special-tokens"],  # no prompt has a marker
