@@ -171,6 +171,9 @@ struct Ahead {
 template <typename T>
 constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
+/// The size of a head in most small models.
+constexpr std::int64_t kUsualHead = 64;
+
 /// multiply_keys for the `count` keys of one run; near and far are as in Ahead.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Runs<T>& runs, const T* keys,
@@ -180,24 +183,30 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
   const std::int64_t head_size = runs.head_size;
   for (std::int64_t first = 0; first < count; first += kLanes) {
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      // Past the last key, that key is used again, and its score overwritten later.
-      const std::int64_t place = std::min(first + lane, count - 1) * runs.step;
-      const T* const key = keys + place;
-      const T* const next = ahead.of(place, near, far);
-      for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) __builtin_prefetch(next + i, 0, 2);
-      hn::Vec<Floats> sum[kQueries];
-      for (auto& s : sum) s = hn::Zero(d);
-      for (std::int64_t i = 0; i + kLanes <= head_size; i += kLanes) {
-        const auto part = load_wide(key + i);
+    const auto multiply = [&](std::int64_t vectors) HWY_ATTR {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        // Past the last key, that key is used again, and its score overwritten later.
+        const std::int64_t place = std::min(first + lane, count - 1) * runs.step;
+        const T* const key = keys + place;
+        const T* const next = ahead.of(place, near, far);
+        for (std::int64_t i = 0; i < vectors * kLanes; i += kElementsOfLine<T>)
+          __builtin_prefetch(next + i, 0, 2);
+        hn::Vec<Floats> sum[kQueries];
+        for (auto& s : sum) s = hn::Zero(d);
+#pragma GCC unroll 4
+        for (std::int64_t v = 0; v < vectors; ++v) {
+          const auto part = load_wide(key + v * kLanes);
 #pragma GCC unroll 8
-        for (int q = 0; q < kQueries; ++q) {
-          sum[q] = hn::MulAdd(hn::LoadU(d, queries + q * stride + i), part, sum[q]);
+          for (int q = 0; q < kQueries; ++q) {
+            sum[q] = hn::MulAdd(hn::LoadU(d, queries + q * stride + v * kLanes), part, sum[q]);
+          }
         }
-      }
 #pragma GCC unroll 8
-      for (int q = 0; q < kQueries; ++q) hn::Store(sum[q], d, partial[q] + lane * kLanes);
-    }
+        for (int q = 0; q < kQueries; ++q) hn::Store(sum[q], d, partial[q] + lane * kLanes);
+      }
+    };
+    // Of the usual size, the compiler keeps the queries in registers.
+    kAvx512&& head_size == kUsualHead ? multiply(kUsualHead / kLanes) : multiply(head_size / kLanes);
     for (int q = 0; q < kQueries; ++q) {
       hn::Vec<Floats> sums[kLanes];
 #pragma GCC unroll 16

@@ -26,11 +26,6 @@ class RoundedKvCache final : public StaticKvCache {
     StaticKvCache::append(row, count);
   }
 
-  void truncate(int row, int length) override {
-    rounded_ = std::min(rounded_, length);
-    StaticKvCache::truncate(row, length);
-  }
-
   /// In 8 bits: a byte for each number, and the scales.
   CacheUse use() const override {
     const std::size_t numbers = StaticKvCache::use().bytes / sizeof(float);
