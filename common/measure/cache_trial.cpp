@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "common/base/error.h"
 #include "common/decoding/probabilities.h"
@@ -13,11 +12,10 @@ namespace {
 constexpr int kTurns = 5;
 constexpr std::size_t kTimed = 32;  // tokens per turn
 
-/// The sum of the divergences of each cache from the first, over the tokens of one window, which each cache
-/// then holds.
-std::vector<double> divergences(Model& model, const std::vector<TriedCache>& caches,
-                                std::span<const int> window) {
-  std::vector<double> sums(caches.size());
+/// Adds the divergence of each cache from the first, after each token of a window, which each cache then
+/// holds.
+void add_divergences(Model& model, const std::vector<TriedCache>& caches, std::span<const int> window,
+                     std::vector<double>& sums) {
   std::vector<float> exact;
   for (const TriedCache& tried : caches) tried.cache->truncate(0, 0);
   for (std::size_t i = 0; i < window.size(); ++i) {
@@ -27,7 +25,6 @@ std::vector<double> divergences(Model& model, const std::vector<TriedCache>& cac
       sums[way] += kl_divergence(exact, found);
     }
   }
-  return sums;
 }
 
 /// Tokens/s of the last tokens of a window that the cache holds.
@@ -48,9 +45,7 @@ Table compare_caches(Model& model, const std::vector<TriedCache>& caches, std::s
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   std::vector<double> sums(caches.size());
   for (std::size_t first = 0; first < text.size(); first += context) {
-    const std::vector<double> found =
-        divergences(model, caches, text.subspan(first, std::min(context, text.size() - first)));
-    std::ranges::transform(sums, found, sums.begin(), std::plus());
+    add_divergences(model, caches, text.subspan(first, std::min(context, text.size() - first)), sums);
   }
   // The longest window.
   const std::span<const int> window = text.first(std::min(context, text.size()));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/error.h"
 #include "common/base/message.h"
 #include "common/measure/cache_trial.h"
 #include "quantize.h"

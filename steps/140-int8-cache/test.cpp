@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "common/decoding/probabilities.h"
 #include "rounded_kv_cache.h"
 #include "tests/run_program.h"
 #include "tests/step.h"

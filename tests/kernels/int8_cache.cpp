@@ -111,7 +111,9 @@ TEST_CASE("split_heads rounds each head at each position to 8 bits with a scale 
 
 TEST_CASE("query_key_value rounds to 8 bits what it writes to a cache in float32") {
   for (const DType weights : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
-    for (const auto& [heads, head_size] : {std::pair{3u, 16u}, {2u, 48u}, {1u, 64u}}) {
+    for (const auto& pair : {std::pair{3u, 16u}, {2u, 48u}, {1u, 64u}}) {
+      const std::size_t heads = pair.first,
+                        head_size = pair.second;  // clang 14 captures no structured binding
       for (const std::size_t count : {1u, 7u, 40u}) {
         on_every_cpu([&](Device& device) {
           const std::size_t width = heads * head_size;
