@@ -33,12 +33,20 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 
 /// All options of the command line, for all commands.
 struct Options {
-  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, ladder,
-              json_file;
+  std::string model = "tales-6m", dtype = "float32", cache_dtype, shape = "124m", prompts, folder,
+              draft_folder, ladder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
   std::vector<int> batches, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
 };
+
+/// The type of --cache-dtype, which CLI11 has checked; none for an empty name.
+std::optional<DType> find_cache_dtype(const std::string& name) {
+  for (const DType dtype : cache_dtypes()) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  return {};
+}
 
 /// Adds the commands to `app`; each runs when the command line has been read.
 void add_commands(CLI::App& app, Options& o) {
@@ -71,6 +79,8 @@ void add_commands(CLI::App& app, Options& o) {
   add_rounds(speed);
   add_clock(speed);
   speed->add_option("--dtype", o.dtype, "data type of the weights: float32, float16, bfloat16, int8 or int4");
+  speed->add_option("--cache-dtype", o.cache_dtype, "data type of the cache; without it, that of the weights")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "int8"}));
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context if it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")
@@ -80,6 +90,7 @@ void add_commands(CLI::App& app, Options& o) {
     choose_clock();
     const nlohmann::json result = measure_speed({.model = find_model(o.model),
                                                  .dtype = weight_dtype(o.dtype),
+                                                 .cache_dtype = find_cache_dtype(o.cache_dtype),
                                                  .threads = o.threads,
                                                  .prompt_tokens = o.prompt_tokens,
                                                  .rounds = o.rounds,

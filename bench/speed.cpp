@@ -179,6 +179,7 @@ json measure_speed(const SpeedOptions& options) {
       seconds_of([&] { loaded.emplace(Model::load(options.model, device, options.dtype)); });
   const std::size_t peak_after_loading = peak_memory();
   Model& model = *loaded;
+  if (options.cache_dtype) model.use_cache_dtype(*options.cache_dtype);
   const ModelConfig& config = model.config();
   const auto weight_bytes = static_cast<double>(model.weight_bytes());
   fmt::print("{}: {} blocks, n_embd {}, {} heads, {} tokens in the vocabulary, {:.1f} MB of {} weights\n",
@@ -352,7 +353,8 @@ json measure_speed(const SpeedOptions& options) {
         {"n_inner", config.n_inner},
         {"n_positions", config.n_positions},
         {"vocab_size", config.vocab_size},
-        {"dtype", to_string(options.dtype)}}},
+        {"dtype", to_string(options.dtype)},
+        {"cache_dtype", to_string(model.kv_dtype())}}},
       {"load",
        {{"ms", 1e3 * load_seconds},
         {"gb_per_s", weight_bytes / load_seconds / 1e9},

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -12,6 +13,7 @@ namespace staircase::bench {
 struct SpeedOptions {
   std::filesystem::path model;
   DType dtype = DType::kFloat32;
+  std::optional<DType> cache_dtype = {};  ///< none: what follows from `dtype`
   int threads = 1;
   int prompt_tokens = 0;  ///< 0: 512, or the model's context if it is shorter
   int rounds = 7;

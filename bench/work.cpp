@@ -55,8 +55,9 @@ double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType c
                     int rows) {
   const bool has_table = config.rotary_size == 0;
   const double other_positions = has_table ? (config.n_positions - 1.0) * config.n_embd * sizeof(float) : 0.0;
-  const double cache =
-      2.0 * config.n_layer * (n + 1) * config.key_width() * static_cast<double>(size_of(cache_dtype));
+  const double of_head = static_cast<double>(kept_size(cache_dtype, config.head_size)) *
+                         static_cast<double>(size_of(cache_dtype));
+  const double cache = 2.0 * config.n_layer * (n + 1) * config.n_kv_head * of_head;
   return static_cast<double>(weight_bytes) * (1.0 - unread_share(config, rows)) - other_positions +
          rows * cache;
 }
