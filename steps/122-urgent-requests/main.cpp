@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   add_options(program, paged);
   add_options(program, turns);
   program.add_dtype_option(memory_estimate);
+  program.add_cache_dtype_option();
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's

@@ -518,7 +518,7 @@ TEST_CASE("a chat may be urgent as well, and a priority that is none is refused 
   CHECK(says(error_message([&] { served.service.submit(*request, reply); }), "priority"));
 }
 
-TEST_CASE("with drafts each client gets the same text, whoever leaves") {
+TEST_CASE("with drafts each client gets the same text, while others leave") {
   Served served(3, 100, {}, {.lookup = {.num_tokens = 4, .ngram = 1}});
   std::vector<Served::Sent> sent;
   for (int i = 0; i < 40; ++i) {

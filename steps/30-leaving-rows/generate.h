@@ -36,18 +36,17 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 
 /// Continues all prompts together, each with one chosen token after another; `on_token` gets each one as it
 /// is chosen. Each text has its own random numbers, so no text depends on the others. The cache has a row for
-/// each text, which is cleared first. A finished text leaves the batch.
+/// each text, which is cleared first.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
-  const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
-  for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   std::vector<Row> rows;
-  for (int number = 0; number < std::ssize(texts); ++number) {
-    cache.truncate(number, 0);
-    const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
-    rows.push_back({prompts[number], std::mt19937(seed), number});
+  for (const std::vector<int>& prompt : prompts) {
+    cache.truncate(static_cast<int>(rows.size()), 0);
+    const int number = static_cast<int>(rows.size());
+    texts.push_back({prompt, FinishReason::kLength});
+    rows.push_back({prompt, std::mt19937(options.sampling.seed + static_cast<unsigned>(number)), number});
   }
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   for (int count = 1; count <= options.stopping.max_new_tokens && !rows.empty(); ++count) {
@@ -62,7 +61,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
       const int next = choose(logits, options.sampling, row.generator);
       row.tokens.push_back(next);
       on_token(row.number, {next, likeliest(logits, options.sampling.show_candidates)});
-      row.finished = finish_reason(next, count, ends, options.stopping);
+      row.finished = finish_reason(next, count, model.config().end_tokens, options.stopping);
     }
     remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};

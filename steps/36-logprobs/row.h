@@ -75,24 +75,21 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   return token;
 }
 
-/// Finished rows leave, so the others do not pay for them: rows from the end take their slots, and none
-/// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
-/// row.
+/// Finished rows leave, so the others do not pay for them. Rows from the end take their slots, none twice.
+/// `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
-  const auto last_leaves = [&] {
-    on_leave(rows.back());
-    rows.pop_back();
-  };
-  for (int r = 0; r < std::ssize(rows); ++r) {
+  int count = static_cast<int>(rows.size());  // without those at the end that leave
+  for (int r = 0; r < count; ++r) {
     if (!rows[r].finished) continue;
-    while (rows.back().finished && std::ssize(rows) > r + 1) last_leaves();
-    if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
-      move_row(last, r);
-      std::swap(rows[r], rows[last]);
+    do --count;
+    while (count > r && rows[count].finished);
+    if (count > r) {
+      move_row(count, r);
+      std::swap(rows[r], rows[count]);
     }
-    last_leaves();
   }
+  for (; std::ssize(rows) > count; rows.pop_back()) on_leave(rows.back());
 }
 
 }  // namespace staircase
