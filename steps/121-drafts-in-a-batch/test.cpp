@@ -144,6 +144,46 @@ TEST_CASE("drafts save time where passes cost more than tokens, and lose little 
   CHECK(time(0.0, 1.0, 8) < 1.02 * time(0.0, 1.0, {}));
 }
 
+TEST_CASE("a row drafts as long as the whole draft pays, and more after it was right") {
+  Speculated batch(1, 32, 8);
+  batch.engine.ms = 8.0;
+  batch.engine.ms_per_token = 1.0;
+  for (int pass = 0; pass < 100; ++pass) {
+    batch.scheduler.rate.begin_pass();
+    batch.engine.now += 8.0 + (pass % 2 == 0 ? 1 : 3);
+    batch.scheduler.rate.end_pass(pass % 2 == 0 ? 1 : 3, 1);
+  }
+  // A token costs 1 ms and a pass takes 10, so a draft must bring 0.1: 0.5³ is more, and 0.5⁴ is less.
+  batch.scheduler.submit(0, refrain(40), greedy(40));
+  batch.run();
+  CHECK(batch.engine.fed[1] == std::vector{1 + 3});
+  int longest = 0;
+  for (std::size_t pass = 1; pass < batch.engine.fed.size(); ++pass)
+    longest = std::max(longest, batch.engine.fed[pass][0] - 1);
+  CHECK(longest == 8);
+}
+
+TEST_CASE("a text that ends within its drafts has no token after its end") {
+  const std::vector<int> tokens = refrain(40);
+  const std::vector<int> whole = alone(tokens, greedy(24)).tokens;
+  bool within = false;
+  for (int end = 1; end <= 20; ++end) {
+    CAPTURE(end);
+    RowOptions options = greedy(24);
+    const auto last = whole.begin() + static_cast<std::ptrdiff_t>(tokens.size()) + end;
+    options.stop.sequences = {tales_tokenizer().decode(std::vector<int>(last - 1, last))};
+    const Generation expected = alone(tokens, options);
+    Speculated batch(1, 32, 8);
+    batch.scheduler.submit(0, tokens, options);
+    batch.run();
+    CHECK(batch.texts[0].tokens == expected.tokens);
+    CHECK(batch.texts[0].finish_reason == FinishReason::kStop);
+    CHECK(tokens.size() + batch.tokens[0].size() == expected.tokens.size());
+    within = within || batch.engine.fed.back()[0] > 1;
+  }
+  CHECK(within);
+}
+
 TEST_CASE("a row whose drafts are right drafts more than one whose drafts are wrong") {
   Speculated batch(2, 64, 8);
   batch.engine.ms = 8.0;
