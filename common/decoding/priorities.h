@@ -45,7 +45,10 @@ class PriorityScheduler : public PreemptingScheduler {
   static std::int64_t turn(const Row& row) { return *row.options.extras.turn; }
 
   /// Of those whose turn is the same, the newest.
-  Row& last_in_turn() { return *std::ranges::max_element(rows_.rbegin(), rows_.rend(), {}, turn); }
+  Row& last_in_turn() {
+    const auto before = [](const Row& a, const Row& b) { return turn(a) < turn(b); };
+    return *std::max_element(rows_.rbegin(), rows_.rend(), before);
+  }
 
   std::int64_t passes_ = 0;
 };
