@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/tuning.h"
 
 namespace staircase {
 namespace {
@@ -101,7 +102,8 @@ CudaDevice::CudaDevice(bool may_overlap) {
   const cudaDeviceProp& properties = gpu.properties;
   overlaps_ = gpu.overlaps && may_overlap;
   has_tensor_cores_ = gpu.has_tensor_cores;
-  description_ = std::string(properties.name) + ", " + size_in_words(properties.totalGlobalMem);
+  card_ = properties.name;
+  description_ = card_ + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
   has_bfloat16_ = properties.major >= 8;
   cudaStream_t stream = nullptr;
@@ -109,6 +111,13 @@ CudaDevice::CudaDevice(bool may_overlap) {
   stream_.reset(stream);
   cublas_.emplace(*this);
   staging_ = page_locked(DType::kInt32, {kStagedNumbers});
+  use({});
+}
+
+void CudaDevice::use(const cuda::Tuning& tuning) {
+  wait_if_linked();
+  tuning_ = std::make_unique<const cuda::Tuning>(tuning);
+  recordings_.clear();  // their launches are of other forms
 }
 
 Tensor CudaDevice::page_locked(DType dtype, const Shape& shape) const {

@@ -39,6 +39,9 @@ class CudaDevice final : public Device {
 
   void run(const std::function<void()>& work, std::span<const std::uint64_t> key) override;
 
+  std::string card() const override { return card_; }
+  void use(const cuda::Tuning& tuning) override;
+
   DType operand_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
@@ -175,9 +178,10 @@ class CudaDevice final : public Device {
     };
   }
 
-  std::string description_;
+  std::string card_, description_;
   std::shared_ptr<bool> abandoned_ = std::make_shared<bool>(false);  // tensors may outlive the device
   int multiprocessors_ = 0;
+  std::unique_ptr<const cuda::Tuning> tuning_;  // set by the constructor
   bool has_bfloat16_ = true;
   bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
   bool overlaps_ = false;

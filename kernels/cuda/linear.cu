@@ -29,6 +29,7 @@
 // are in float32. Weights in 8 and 4 bits are first widened to 16, which writes and reads each once more. So
 // they may be slower than 16-bit weights from 33 rows up to the point where arithmetic is the limit.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
@@ -36,13 +37,14 @@
 #include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/rows_on_tensor_cores.cuh"
 #include "kernels/cuda/stores.cuh"
+#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/weights.cuh"
 
 namespace staircase {
 namespace cuda {
 
 constexpr int kLinearThreads = kNormThreads;
-constexpr int kFewRows = 8, kFewRowsOnTensorCores = 32;
+constexpr int kFewRows = 8;
 constexpr std::int64_t kManyOutputs = 2048;
 
 // More rows, or longer ones, would take shared memory from other blocks.
@@ -290,95 +292,91 @@ void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Sto
   });
 }
 
-/// How one row is multiplied: kLanes threads share an output, and each has kFloats inputs of it.
-template <int kLanes, int kFloats, typename Stored, typename Store>
+/// How one row is multiplied by a team (tuning.h).
+template <int kTeam, typename Stored, typename Store>
 struct OneRow {
-  static constexpr int kLoads = kFloats / kInputsOfLoad<Stored>;
-  static constexpr int kColumnsOfOutput = kTakesPairs<Store> ? 2 : 1;
-  static constexpr int kBytes = kLoads * 16 * kColumnsOfOutput;  // of weights, for an output
-  /// At least 48 bytes in flight for each thread.
-  static constexpr int kOutputs = kBytes <= 16 ? 4 : kBytes <= 32 ? 2 : 1;
-  static constexpr int kThreads = kTeamThreads<kLanes>;
-  /// Registers of a thread that hold x and weights. It needs 44 more or some spill, and uses up to 60.
-  static constexpr int kHeld = kFloats + kOutputs * kBytes / 4;
-  static constexpr bool kFits = kHeld + 44 <= 65536 / kThreads;  // the registers of a multiprocessor
-  /// Blocks of a multiprocessor, if they have kMatvecThreads threads.
-  static constexpr int kSmall = kHeld <= 40 ? 6 : kHeld <= 50 ? 5 : kHeld <= 64 ? 4 : kHeld <= 100 ? 3 : 2;
-  static constexpr int kResident = std::max(kSmall * kMatvecThreads / kThreads, 1);
+  static constexpr Team kOwn = kTeams[kTeam];
+  static constexpr int kOfLoad = kInputsOfLoad<Stored>;
+  static constexpr bool kIsGated = kTakesPairs<Store>;
+  static constexpr int kLoads = kOwn.inputs / kOfLoad, kThreads = kTeamThreads<kOwn.lanes>;
+  static constexpr int kOutputs = outputs_at_once(kOwn, kOfLoad, kIsGated);
+  static constexpr int kResident = resident(kOwn, kOfLoad, kIsGated);
 
   static void start(const Tensor& x, const Norm& norm, const WeightRows<Stored>& weights,
-                    std::int64_t results, const Store& store, int multiprocessors, Stream stream) {
-    const std::int64_t needed = divide_up<std::int64_t>(results, kThreads / kLanes * kOutputs),
-                       wave = std::int64_t{multiprocessors} * kResident;
+                    std::int64_t results, const Store& store, std::int64_t wave, Stream stream) {
+    const auto needed = divide_up<std::int64_t>(results, kThreads / kOwn.lanes * kOutputs);
     launch("linear was started", stream, blocks(std::min(needed, wave)), kThreads, 0,
-           multiply_one_row<kLanes, kLoads, kOutputs, kResident, Stored, Store>, x.data<float>(),
+           multiply_one_row<kOwn.lanes, kLoads, kOutputs, kResident, Stored, Store>, x.data<float>(),
            RowNorm(norm), weights, static_cast<int>(x.dim(1)), static_cast<int>(results), store);
   }
 };
+
+/// The form of that product of x, or none if there is only the general kernel.
+template <typename Store>
+std::optional<Form> form_of(const Tensor& x, const Weight& weight, const Tuning& tuning) {
+  const int rows = room_for(x.dim(0));
+  if (rows == 0 || x.dtype() != DType::kFloat32) return std::nullopt;
+  return form_of({rows, weight.in_features, weight.out_features, weight.packed.dtype(), kTakesPairs<Store>},
+                 tuning);
+}
 
 /// norm(x) W for one row. Returns false, and does nothing, for rows that no kernel has registers for or that
 /// are not aligned to a load.
 template <typename Store>
 bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, int multiprocessors,
-             Stream stream) {
-  const std::int64_t in = weight.in_features;
-  bool taken = false;
+             const Tuning& tuning, Stream stream) {
+  const std::optional<Form> form = form_of<Store>(x, weight, tuning);
+  if (!form) return false;
+  std::int64_t results = weight.out_features;
+  if constexpr (kTakesPairs<Store>) results = store.width;
+  const std::int64_t wave = std::int64_t{multiprocessors} * form->blocks;
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
-    constexpr int kInputs = kInputsOfLoad<Stored>;
-    if (in % (Format<Stored>::kScaled ? 4 : kInputs) != 0) return;
-    std::int64_t results = weight.out_features;
-    if constexpr (kTakesPairs<Store>) results = store.width;
-    const auto take = [&]<int kLanes, int kFloats>() {
-      if constexpr (kFloats % kInputs == 0 && kFloats / kInputs <= 8) {
-        using Shape = OneRow<kLanes, kFloats, Stored, Store>;
-        if constexpr (Shape::kFits) {
-          if (taken || in > kLanes * kFloats) return;
-          Shape::start(x, norm, weights, results, store, multiprocessors, stream);
-          taken = true;
-        }
+    constexpr int kOfLoad = kInputsOfLoad<Stored>;
+    const auto take = [&]<std::size_t kTeam>() {
+      if constexpr (is_compiled(kTeams[kTeam], kOfLoad, kTakesPairs<Store>)) {
+        if (kTeams[kTeam].lanes != form->lanes || kTeams[kTeam].inputs != form->inputs) return;
+        OneRow<static_cast<int>(kTeam), Stored, Store>::start(x, norm, weights, results, store, wave, stream);
       }
     };
-    take.template operator()<kWarp, 24>();
-    take.template operator()<kWarp, 32>();
-    take.template operator()<kWarp, 64>();
-    take.template operator()<kMatvecThreads, 24>();
-    take.template operator()<kMatvecThreads, 32>();
-    take.template operator()<kMatvecThreads, 64>();
-    if constexpr (kInputs == 4) {  // 64 floats of weights beside 64 of x are too many registers
-      take.template operator()<2 * kMatvecThreads, 32>();
-      take.template operator()<4 * kMatvecThreads, 32>();
-    } else {
-      take.template operator()<2 * kMatvecThreads, 64>();
-      take.template operator()<4 * kMatvecThreads, 56>();
-      take.template operator()<4 * kMatvecThreads, 64>();
+    [&]<std::size_t... kEach>(std::index_sequence<kEach...>) {
+      (take.template operator()<kEach>(), ...);
     }
+    (std::make_index_sequence<kTeams.size()>());
   });
-  return taken;
+  return true;
 }
 
 /// norm(x) W for a few rows on tensor cores. Returns false, and does nothing, for more rows or others.
 template <typename Store>
 bool rows_on_tensor_cores(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store,
-                          Stream stream) {
-  const std::int64_t rows = x.dim(0), in = weight.in_features;
-  if (x.dtype() != DType::kFloat32 || rows > kFewRowsOnTensorCores) return false;
-  bool taken = false;
+                          const Tuning& tuning, Stream stream) {
+  const std::optional<Form> form = form_of<Store>(x, weight, tuning);
+  if (!form) return false;
+  const std::int64_t rows = x.dim(0);
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
     if constexpr (kIsOnTensorCores<Stored>) {
-      if (in % kWholeInputs<Stored> != 0) return;
-      const auto start = [&](auto* kernel) {
-        const std::int64_t columns_of_block = kTakesPairs<Store> ? 2 * kMmaColumns : kMmaColumns;
-        launch("linear was started", stream, blocks(divide_up(weight.out_features, columns_of_block)),
-               kMmaThreads, 0, kernel, x.data<float>(), RowNorm(norm), weights, static_cast<int>(rows),
-               static_cast<int>(in), static_cast<int>(weight.out_features), store);
+      const auto start = [&]<int kTiles, int kSharers>() {
+        if constexpr (is_compiled(kSharers, kTiles * kMmaRows, kTakesPairs<Store>)) {
+          if (room_for(rows) != kTiles * kMmaRows || form->lanes != kSharers) return;
+          const std::int64_t columns_of_block = kTakesPairs<Store> ? 2 * kMmaColumns : kMmaColumns;
+          launch("linear was started", stream, blocks(divide_up(weight.out_features, columns_of_block)),
+                 kSharers, 0, multiply_on_tensor_cores<kTiles, kSharers, Stored, Store>, x.data<float>(),
+                 RowNorm(norm), weights, static_cast<int>(rows), static_cast<int>(weight.in_features),
+                 static_cast<int>(weight.out_features), store);
+        }
       };
-      start(rows <= 8    ? multiply_on_tensor_cores<1, Stored, Store>
-            : rows <= 16 ? multiply_on_tensor_cores<2, Stored, Store>
-                         : multiply_on_tensor_cores<4, Stored, Store>);
-      taken = true;
+      const auto start_with = [&]<int kTiles>() {
+        [&]<std::size_t... kEach>(std::index_sequence<kEach...>) {
+          (start.template operator()<kTiles, kSharers[kEach]>(), ...);
+        }
+        (std::make_index_sequence<kSharers.size()>());
+      };
+      start_with.template operator()<1>();
+      start_with.template operator()<2>();
+      start_with.template operator()<4>();
     }
   });
-  return taken;
+  return true;
 }
 
 template <typename Stored, typename To>
@@ -445,10 +443,10 @@ template <typename Store>
 bool CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store) {
   const std::int64_t rows = x.dim(0);
   if (rows == 1 && x.dtype() == DType::kFloat32 &&
-      cuda::one_row(x, norm, weight, store, multiprocessors_, stream())) {
+      cuda::one_row(x, norm, weight, store, multiprocessors_, *tuning_, stream())) {
     return true;
   }
-  if (rows > 1 && has_tensor_cores_ && cuda::rows_on_tensor_cores(x, norm, weight, store, stream()))
+  if (rows > 1 && has_tensor_cores_ && cuda::rows_on_tensor_cores(x, norm, weight, store, *tuning_, stream()))
     return true;
   // More than a few are not rounded only where nearly all widths go to tensor cores.
   const DType dtype = weight.packed.dtype();

@@ -16,7 +16,8 @@
 // inputs. A block of 512 threads holds 56 of them each, and their weights in 28 registers more. A
 // multiprocessor has 128 registers for each of 512 threads.
 //
-// A few bits fill fewer registers, so kLanes threads then take several outputs at once.
+// A few bits fill fewer registers, so kLanes threads then take several outputs at once. Which of the numbers
+// of threads a product gets is in tuning.h.
 //
 // The grid is one wave: all blocks are resident at once. If there are more outputs, a thread requests its
 // next weights as soon as it has used the last ones, and sums while they travel.
@@ -24,15 +25,14 @@
 
 #include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/stores.cuh"
+#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/weights.cuh"
 
 namespace staircase::cuda {
 
-constexpr int kMatvecThreads = 128;
-
 /// Of a block: a block has a whole number of the teams that share an output.
 template <int kLanes>
-constexpr int kTeamThreads = kLanes > kMatvecThreads ? kLanes : kMatvecThreads;
+constexpr int kTeamThreads = threads_of_block(kLanes);
 
 /// The weights that one thread loads at once: 16 bytes.
 template <typename Stored>

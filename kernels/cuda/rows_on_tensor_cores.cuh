@@ -37,7 +37,6 @@
 
 namespace staircase::cuda {
 
-constexpr int kMmaThreads = 256, kMmaWarps = kMmaThreads / kWarp;
 constexpr int kMmaColumns = 16, kMmaRows = 8;  ///< of one product
 constexpr int kLanesOfOutput = 4;
 constexpr int kInputsAtOnce = 8;  ///< of a lane
@@ -124,11 +123,13 @@ struct SplitPiece {
 };
 
 /// norm(x) W for up to kTiles · 8 rows. `in` must be a multiple of kWholeInputs. A block computes 16 outputs;
-/// of a gated product, 16 columns of the gate and those that they gate.
-template <int kTiles, typename Stored, typename Store>
+/// of a gated product, 16 columns of the gate and those that they gate. All of its kMmaThreads share an
+/// output.
+template <int kTiles, int kMmaThreads, typename Stored, typename Store>
 __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const float* x, RowNorm norm,
                                                                         WeightRows<Stored> weight, int rows,
                                                                         int in, int out, Store store) {
+  constexpr int kMmaWarps = kMmaThreads / kWarp;
   constexpr int kMatrices = kTakesPairs<Store> ? 2 : 1;
   static_assert(kGateColumns == kMmaColumns);
   using Piece = WeightPiece<Stored>;
