@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
+#include "common/program/tuning_file.h"
 
 namespace staircase::bench {
 namespace {
@@ -54,6 +55,7 @@ class Decoding {
 
 json measure_gpu(const GpuOptions& options) {
   const std::shared_ptr<Device> device = make_cuda_device();
+  use_tuning(*device);
   const ModelConfig config = read_config(options.model);
   if (options.prompt_tokens > config.n_positions || kDecodePrompt + options.new_tokens > config.n_positions) {
     throw Error("the context of {} has {} positions, too few for a prompt of {} or {} new tokens",

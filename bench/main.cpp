@@ -6,6 +6,7 @@
 #include "bench/changes.h"
 #include "bench/generation.h"
 #include "bench/gpu.h"
+#include "bench/gpu_tune.h"
 #include "bench/masks.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
@@ -34,7 +35,8 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 /// All options of the command line, for all commands.
 struct Options {
   std::string model = "tales-6m", dtype = "float32", cache_dtype, shape = "124m", prompts, folder,
-              draft_folder, ladder, json_file;
+              draft_folder, ladder, json_file, tuning_file;
+  std::vector<std::string> shapes, dtypes;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
   std::vector<int> batches, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
@@ -172,6 +174,21 @@ void add_commands(CLI::App& app, Options& o) {
   gpu->add_option("--json", o.json_file, "write all figures to this file")->required();
   gpu->callback([&o] {
     write_json(measure_gpu({.model = find_model(o.model), .dtype = weight_dtype(o.dtype)}), o.json_file);
+  });
+
+  CLI::App* const tune =
+      app.add_subcommand("tune", "the fastest form of each product on an NVIDIA GPU, for tools/gpu-check");
+  tune->add_option("--shapes", o.shapes, "whose products: 124m,smollm2-135m, ...")
+      ->delimiter(',')
+      ->required();
+  tune->add_option("--dtypes", o.dtypes, "data types of the weights: bfloat16,int8, ...")
+      ->delimiter(',')
+      ->required();
+  tune->add_option("--file", o.tuning_file, "where the table goes; by default, where programs read it");
+  tune->callback([&o] {
+    std::vector<DType> dtypes;
+    for (const std::string& name : o.dtypes) dtypes.push_back(weight_dtype(name));
+    tune_gpu(o.shapes, dtypes, o.tuning_file);
   });
 
   CLI::App* const masks = app.add_subcommand("masks", "what it costs to keep texts to a schema");

@@ -5,17 +5,23 @@
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "common/model/model_folder.h"
+#include "common/program/tuning_file.h"
 
 namespace staircase {
 
 std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
   if (kind == DeviceKind::kCpu) return make_cpu_device(threads);
+  std::shared_ptr<Device> gpu;
   try {
-    return make_cuda_device();
+    gpu = make_cuda_device();
   } catch (const std::exception& error) {
     if (kind == DeviceKind::kCuda) throw Error("--device cuda: {}", error.what());
     return make_cpu_device(threads);
   }
+#ifndef __EMSCRIPTEN__  // a page has no card, and every function makes it larger
+  use_tuning(*gpu);
+#endif
+  return gpu;
 }
 
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config) {

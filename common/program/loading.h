@@ -13,7 +13,8 @@ namespace staircase {
 
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
-/// "auto" takes a usable GPU if there is one. Throws Error if --device cuda finds none.
+/// "auto" takes a usable GPU if there is one, with its table (tuning_file.h). Throws Error if --device cuda
+/// finds none.
 std::shared_ptr<Device> make_device(DeviceKind kind, int threads);
 
 /// A model and what was typed for it.

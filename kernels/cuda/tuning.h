@@ -133,6 +133,7 @@ inline std::vector<Form> forms_of(const ProductShape& product) {
   const bool is_scaled = is_quantized(product.dtype);
   const int of_load = inputs_of_load(product.dtype);
   std::vector<Form> forms;
+  if (product.rows != room_for(product.rows)) return {};
   if (product.rows == 1) {
     if (product.in % (is_scaled ? 4 : of_load) != 0) return {};
     for (const Team& team : kTeams) {

@@ -34,8 +34,8 @@ class Refusals(Limited):
             ["sh", "-c", "command -v python3"], capture_output=True, text=True, check=True).stdout.strip())
         (self.folder / "env").symlink_to("/usr/bin/env")
 
-    def refused(self, part):
-        done = run("tools/gpu-check", env={"PATH": f"{self.folder}:/bin:/usr/bin" if self.fake else str(self.folder)})
+    def refused(self, part, *words):
+        done = run("tools/gpu-check", *words, env={"PATH": f"{self.folder}:/bin:/usr/bin" if self.fake else str(self.folder)})
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         self.assertIn(part, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -43,6 +43,7 @@ class Refusals(Limited):
     def test_no_driver(self):
         self.fake = False
         self.refused("this machine has no NVIDIA driver")
+        self.refused("this machine has no NVIDIA driver", "--tune")
 
     def test_no_gpu(self):
         self.fake = True
@@ -66,6 +67,9 @@ class Refusals(Limited):
         done = run("tools/gpu-check", "--arch", "sm_90")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--arch needs --pack", done.stderr)
+        done = run("tools/gpu-check", "--tune", "--only", "tests")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--tune measures the forms of the products alone", done.stderr)
 
 
 class StandIns(Limited):
@@ -114,8 +118,8 @@ class Plan(StandIns):
             # The limit is that of each program. A benchmark starts four: one writes the model, three are measured.
             programs = 4 * len(given.shapes) if given.only == "benchmarks" else 1
             self.assertLess(programs * given.minutes, 10)
-            done.append((given.only, *(given.shapes if given.only == "benchmarks" else [])))
-        self.assertEqual(done, [("tests",), *((tool,) for tool in check.SANITIZER_TOOLS),
+            done.append(("tune" if given.tune else given.only, *(given.shapes if given.only == "benchmarks" else [])))
+        self.assertEqual(done, [("tests",), *((tool,) for tool in check.SANITIZER_TOOLS), ("tune",),
                                 *(("benchmarks", shape) for shape in check.SHAPES)])
 
     def test_the_plan_needs_no_gpu_and_other_pieces_are_refused(self):
@@ -125,10 +129,10 @@ class Plan(StandIns):
             done = run("tools/gpu-check", "--piece", number)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("--piece", done.stderr)
-        for words in (("--only", "tests"), ("--shapes", "355m"), ("--minutes", "3"), ("--plan",)):
+        for words in (("--only", "tests"), ("--shapes", "355m"), ("--minutes", "3"), ("--plan",), ("--tune",)):
             done = run("tools/gpu-check", "--piece", "2", *words)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn("--piece sets --only, --shapes and --minutes itself", done.stderr)
+            self.assertIn("--piece sets --only, --tune, --shapes and --minutes itself", done.stderr)
 
     def test_the_kernels_alone_are_not_reported_as_all_tests(self):
         self.program("tests/test-kernels", "#!/bin/sh\n")
@@ -172,6 +176,24 @@ class Limits(StandIns):
             check.run(program, log=self.folder / "log")
         self.assertEqual((self.folder / "log").read_text(), "tf32 0\n")
         self.assertIn("tf32 0", self.said.getvalue())
+
+
+class Tune(StandIns):
+    def tune(self, status, *words):
+        program = self.program("bench/bench", f"#!/bin/sh\necho \"$@\" >{self.folder}/asked\nexit {status}\n")
+        with mock.patch.object(check, "build", lambda: None), mock.patch.object(check, "find_gpu", lambda: self.GPU), mock.patch.object(check, "PACKED", self.folder / "none"), \
+                mock.patch.object(sys, "argv", ["gpu-check", "--tune", *words]):
+            self.assertTrue(program.exists())
+            check.main()
+        return (self.folder / "asked").read_text()
+
+    def test_the_chosen_shapes_are_measured_in_the_chosen_type(self):
+        self.assertEqual(self.tune(0), "tune --shapes 124m,355m,774m,1558m --dtypes bfloat16\n")
+        self.assertEqual(self.tune(0, "--shapes", "355m", "--dtype", "int8"), "tune --shapes 355m --dtypes int8\n")
+
+    def test_a_measurement_that_fails_is_one_sentence(self):
+        with self.assertRaisesRegex(check.Failure, "^the forms of the products could not be measured"):
+            self.tune(1)
 
 
 class Counters(StandIns):
