@@ -46,8 +46,8 @@ cuda::Tuning tune(
     const std::function<double(const cuda::ProductShape&, const cuda::Form&)>& time,
     const std::function<void(const cuda::ProductShape&, const std::vector<TimedForm>&, std::size_t)>& tell);
 
-/// Measures the products of these published shapes in these types on the GPU, prints a table of the times,
-/// and writes the fastest into `file`, beside those of other products that the file has for this card. An
+/// Measures the products of these published shapes in these types on the GPU, and prints a table of the
+/// times. The fastest forms go into `file`, beside those of other products that it has for this card. An
 /// empty `file` is that of the card (common/program/tuning_file.h). Throws Error if there is nowhere to
 /// write.
 void tune_gpu(const std::vector<std::string>& shapes, const std::vector<DType>& dtypes, std::string file);

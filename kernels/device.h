@@ -318,6 +318,10 @@ class Device {
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 
+  /// Names the weights of the two products that follow the next attention. A GPU fetches them into its cache
+  /// meanwhile, on multiprocessors that have no keys to read. Changes no result; other devices ignore it.
+  virtual void announce(const Weight& /*first*/, const Weight& /*second*/) {}
+
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h. Copies
   /// keys or values from one cache to another or, inside one, towards its start (then from_first >=
   /// to_first). Both are [n_rows, n_kv_head, capacity, head_size], of the same dtype; their capacities may

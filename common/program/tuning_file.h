@@ -11,9 +11,9 @@
 
 namespace staircase {
 
-/// Where the table of that card is: the file that STAIRCASE_TUNING names, or else one of the card's name in
-/// the cache folder of the user, "~/.cache/staircase/tuning-nvidia-h200.json". Empty if STAIRCASE_TUNING is
-/// empty, or if there is no such folder.
+/// Where the table of that card is: the file that STAIRCASE_TUNING names. If it is not set, one with the
+/// card's name in the user's cache folder, "~/.cache/staircase/tuning-nvidia-h200.json". Empty if
+/// STAIRCASE_TUNING is empty, or if there is no such folder.
 std::filesystem::path tuning_file(const std::string& card);
 
 /// The table in the text of a file: {"card": "NVIDIA H200", "products": [{"rows": 1, "in": 768, "out": 2304,

@@ -4,6 +4,17 @@
 // fewer keys, some blocks have nothing to do. A block takes up to 8 heads that share a head of keys, so it
 // reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
 // or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded.
+//
+// Two things need not wait for the kernel before, which computes the queries. Each block prefetches its share
+// of the keys and values of earlier passes. And blocks without keys prefetch weights of the products that
+// follow, so the memory is busy while few blocks have work:
+//
+//     kernel before   ═══════════════════╗ ends
+//     with keys           keys, values ──╫──▶│ attention
+//     without             weights of the next two products ──▶ L2
+//
+// Where a block's share is, depends on positions that an earlier kernel may still be writing. So these are
+// guesses. A wrong one fetches what no kernel needs, and changes no result.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -36,6 +47,34 @@ struct Splits {
   unsigned* done;  ///< [n_tokens, gridDim.y]: finished blocks; 0 between two kernels
 };
 
+/// The weights of the products that follow, as memory to prefetch.
+struct NextWeights {
+  static constexpr int kPiece = 4096;  ///< bytes that a thread prefetches at a time
+
+  const std::byte* first[2];
+  std::int64_t bytes[2];  ///< multiples of 16
+
+  /// Of a tensor, up to that many bytes. Nothing of memory that is not aligned.
+  void set(int i, const Tensor& weights, std::int64_t most) {
+    first[i] = weights.data<std::byte>();
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(first[i]) % 16 == 0;
+    bytes[i] = is_aligned ? std::min(static_cast<std::int64_t>(weights.bytes()), most) / 16 * 16 : 0;
+  }
+
+  /// Prefetches the pieces number `own`, own + step, ... of both.
+  __device__ void prefetch(std::int64_t own, std::int64_t step) const {
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t pieces = divide_up<std::int64_t>(bytes[i], kPiece);
+      for (; own < pieces; own += step) {
+        const std::int64_t begin = own * kPiece;
+        prefetch_in_bulk(first[i] + begin,
+                         static_cast<unsigned>(min(bytes[i] - begin, std::int64_t{kPiece})));
+      }
+      own -= pieces;
+    }
+  }
+};
+
 /// The heads of a block, and its keys: one of `splits` equal parts of the keys that a token sees.
 struct Share {
   int token, sequence;
@@ -47,19 +86,59 @@ struct Share {
   __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
 };
 
-template <int kHeads, typename Stored>
+template <int kHeads, bool kGuesses = false, typename Stored>
 __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
   const int group = heads.group(), blocks_of_group = divide_up(group, kHeads);
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y) / blocks_of_group;
   const int first_of_group = static_cast<int>(blockIdx.y) % blocks_of_group * kHeads;
-  const int sequence = heads.sequences.of_token(token), split = static_cast<int>(blockIdx.z);
-  const int position = heads.sequences.position(sequence, token), first_key = heads.first_key(position);
+  const int sequence = heads.sequences.template of_token<kGuesses>(token);
+  const int split = static_cast<int>(blockIdx.z);
+  int position = heads.sequences.template position<kGuesses>(sequence, token);
+  if constexpr (kGuesses) position = max(0, min(position, heads.blocks.most * heads.blocks.size - 1));
+  const int first_key = heads.first_key(position);
   const int seen = position + 1 - first_key;
   const int least = max(divide_up(seen, static_cast<int>(gridDim.z)), kKeysOfSplit);
   const int splits = divide_up(seen, least), share = divide_up(seen, splits);
   const int first = first_key + split * share;
   return {token, sequence, kv_head, kv_head * group + first_of_group, min(kHeads, group - first_of_group),
           split, splits,   first,   min(position + 1, first + share)};
+}
+
+/// Prefetches the keys and values of the share up to a position, 16 positions a thread at a time. Blocks
+/// whose number is impossible are left out: the table may be another one soon.
+template <typename Stored>
+__device__ __forceinline__ void prefetch_keys(const Heads<Stored>& heads, const Share& share, int end) {
+  constexpr int kPositions = 16;
+  const int last = min(share.last, end);
+  for (int begin = share.first / kPositions * kPositions + static_cast<int>(threadIdx.x) * kPositions;
+       begin < last; begin += kSplitThreads * kPositions) {
+    const int end_of_piece = min(begin + kPositions, last);
+    for (int position = max(begin, share.first), count; position < end_of_piece; position += count) {
+      const int in_block = position % heads.blocks.size;
+      count = min(end_of_piece - position, heads.blocks.size - in_block);
+      const std::int64_t place = heads.template key<true>(share.sequence, share.kv_head, position);
+      if (place < 0) continue;
+      const auto bytes = static_cast<unsigned>(count * heads.size * static_cast<int>(sizeof(Stored)));
+      prefetch_in_bulk(heads.keys + place, bytes);
+      prefetch_in_bulk(heads.values + place, bytes);
+    }
+  }
+}
+
+/// What a block does before it waits: it prefetches its keys and values, or weights if it has none.
+template <int kHeads, typename Stored>
+__device__ __forceinline__ void prefetch_before_wait(const Heads<Stored>& heads, const NextWeights& next) {
+  const Share share = share_of_block<kHeads, true>(heads);
+  if (share.split < share.splits) {
+    // One block for each head of keys, of one token: the others see the same keys.
+    const int first_token = Sequences::number<true>(heads.sequences.offsets + share.sequence);
+    if (share.token == first_token && share.first_head % heads.group() == 0)
+      prefetch_keys(heads, share, Sequences::number<true>(heads.sequences.starts + share.sequence));
+    return;
+  }
+  const std::int64_t idle = static_cast<int>(gridDim.z) - share.splits, rows = gridDim.x * gridDim.y;
+  const std::int64_t row = blockIdx.x * gridDim.y + blockIdx.y, thread = threadIdx.x;
+  next.prefetch(row + rows * (share.split - share.splits + idle * thread), rows * idle * kSplitThreads);
 }
 
 /// How the threads share the values of a chunk. Neighbours take kVector columns each of one row; these groups
@@ -254,8 +333,11 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
 
 /// Block (token, up to kHeads heads of a group, split). head size / kVector ≤ kSplitThreads.
 template <int kHeads, int kVector, typename Stored>
-__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts) {
-  begin_after_previous();
+__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts,
+                                                              NextWeights next) {
+  let_next_begin();
+  if constexpr (kBeginsEarly && kVector * sizeof(Stored) == 16) prefetch_before_wait<kHeads>(heads, next);
+  wait_for_previous();
   const int size = heads.size;
   const Share share = share_of_block<kHeads>(heads);
   if (share.split >= share.splits) return;

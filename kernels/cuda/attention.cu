@@ -102,6 +102,14 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   const std::int64_t longest = std::min<std::int64_t>(heads.blocks.capacity(), keys_values.window);
   const std::int64_t splits = std::clamp<std::int64_t>(
       std::min(divide_up<std::int64_t>(4 * multiprocessors_, block_rows), longest / 64), 1, kMaxSplits);
+  NextWeights next{};
+  // In half of the L2 cache: keys, values and what the products write need some of it.
+  std::int64_t room = l2_bytes_ / 2;
+  for (int i = 0; i < 2; ++i) {
+    if (announced_[i].size() == 0) continue;
+    next.set(i, announced_[i], room);
+    room -= next.bytes[i];
+  }
   Splits parts{};
   if (splits > 1) {
     const std::int64_t rows = n_tokens * n_head;
@@ -115,7 +123,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
     launch("attention was started", stream(), dim3(blocks(n_tokens), blocks(head_blocks), blocks(splits)),
            kSplitThreads, split_shared_bytes(kHeads, size, vector),
            vector == kVector ? attend_split<kHeads, kVector, Stored> : attend_split<kHeads, 1, Stored>, heads,
-           parts);
+           parts, next);
   });
 }
 
@@ -125,6 +133,16 @@ void CudaDevice::attention(const Batch& batch, const Tensor& queries, const Keys
   cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
     attend<std::remove_pointer_t<decltype(keys)>>(batch, queries, keys_values, out);
   });
+  announced_ = {};
+}
+
+void CudaDevice::announce(const Weight& first, const Weight& second) {
+  if (list_) {
+    list_->add(first);
+    list_->add(second);
+  } else {
+    announced_ = {first.packed, second.packed};
+  }
 }
 
 }  // namespace staircase

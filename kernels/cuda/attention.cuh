@@ -23,8 +23,10 @@ struct Heads {
   __device__ std::int64_t query(int token, int head) const {
     return (static_cast<std::int64_t>(token) * n_head + head) * size;
   }
+  /// With kGuesses, before the wait for the previous kernel; below 0 if the block's number is impossible.
+  template <bool kGuesses = false>
   __device__ std::int64_t key(int sequence, int kv_head, int position) const {
-    return blocks.place(sequence, kv_head, n_kv_head, position) * size;
+    return blocks.place<kGuesses>(sequence, kv_head, n_kv_head, position) * size;
   }
   /// The first key that the query at that position sees.
   __device__ int first_key(int position) const { return max(position - window + 1, 0); }

@@ -105,6 +105,7 @@ CudaDevice::CudaDevice(bool may_overlap) {
   card_ = properties.name;
   description_ = card_ + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
+  l2_bytes_ = properties.l2CacheSize;
   has_bfloat16_ = properties.major >= 8;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "it was started");

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,6 +58,7 @@ class CudaDevice final : public Device {
                    KeysValues& keys_values) override;
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
+  void announce(const Weight& first, const Weight& second) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
   void choose_experts(const Tensor& scores, RouterSoftmax softmax, Tensor& chosen, Tensor& shares) override;
   void combine_rows(const Tensor& x, const Tensor& places, const Tensor& shares, Epilogue epilogue,
@@ -181,6 +183,7 @@ class CudaDevice final : public Device {
   std::string card_, description_;
   std::shared_ptr<bool> abandoned_ = std::make_shared<bool>(false);  // tensors may outlive the device
   int multiprocessors_ = 0;
+  std::int64_t l2_bytes_ = 0;
   std::unique_ptr<const cuda::Tuning> tuning_;  // set by the constructor
   bool has_bfloat16_ = true;
   bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
@@ -198,7 +201,8 @@ class CudaDevice final : public Device {
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
-  Tensor widened_;  // weights that were 8 or 4 bits, for cuBLAS
+  std::array<Tensor, 2> announced_;  // weights whose products follow the next attention
+  Tensor widened_;                   // weights that were 8 or 4 bits, for cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // the operations of the work, while run() lists them
   std::map<cuda::OperationList, Graph>

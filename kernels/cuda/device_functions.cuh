@@ -94,6 +94,31 @@ __device__ __forceinline__ void ld_global_nc_no_allocate(unsigned (&to)[4], cons
 }
 #endif
 
+/// Whether kernels may begin before the previous one has ended, and a range can be prefetched in bulk.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+constexpr bool kBeginsEarly = true;
+#else
+constexpr bool kBeginsEarly = false;
+#endif
+
+#ifdef __CUDACC__
+/// Prefetches that many bytes into the L2 cache, without waiting. Both numbers must be multiples of 16. It
+/// names memory and reads none of it, so it need not wait for the previous kernel, whatever that writes.
+__device__ __forceinline__ void prefetch_in_bulk(const void* from, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+/// A number that the previous kernel may be writing: either the old one or the new one. It is good for a
+/// guess, on which no result may depend. Past the L1 cache, which would keep the old number.
+__device__ __forceinline__ int load_guess(const std::int32_t* from) {
+  int number;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(number) : "l"(from));
+  return number;
+}
+#endif
+
 /// (word & mask) | bits in one instruction. The compiler makes two where both are constants.
 __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigned bits) {
 #ifdef __CUDA_ARCH__
@@ -224,12 +249,21 @@ struct Sequences {
         starts(batch.starts.data<std::int32_t>()),
         count(static_cast<int>(batch.n_sequences())) {}
 
+  // With kGuesses, before the wait for the previous kernel, which may be writing these numbers.
+
+  template <bool kGuesses>
+  static __device__ int number(const std::int32_t* from) {
+    if constexpr (kGuesses) return load_guess(from);
+    return *from;
+  }
+
   /// The sequence of a token: the last one that begins at or before it, which skips sequences without tokens.
+  template <bool kGuesses = false>
   __device__ int of_token(int token) const {
     int first = 0, last = count - 1;
     while (first < last) {
       const int middle = (first + last + 1) / 2;
-      if (offsets[middle] <= token) {
+      if (number<kGuesses>(offsets + middle) <= token) {
         first = middle;
       } else {
         last = middle - 1;
@@ -238,8 +272,9 @@ struct Sequences {
     return first;
   }
 
+  template <bool kGuesses = false>
   __device__ int position(int sequence, int token) const {
-    return starts[sequence] + token - offsets[sequence];
+    return number<kGuesses>(starts + sequence) + token - number<kGuesses>(offsets + sequence);
   }
 };
 
@@ -248,19 +283,24 @@ struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
   int most;                   ///< blocks of a row
   int size;                   ///< positions per block
+  int count;                  ///< of all blocks
 
   explicit Blocks(const KeysValues& keys_values)
       : table(keys_values.blocks.size() == 0 ? nullptr : keys_values.blocks.data<std::int32_t>()),
         most(table == nullptr ? 1 : static_cast<int>(keys_values.blocks.dim(1))),
-        size(static_cast<int>(keys_values.keys.dim(2))) {}
+        size(static_cast<int>(keys_values.keys.dim(2))),
+        count(static_cast<int>(keys_values.keys.dim(0))) {}
 
   /// The index of the key or value of a row, a head and a position, in units of head_size elements.
+  /// With kGuesses, before the wait for the previous kernel; -1 if the block's number is impossible.
+  template <bool kGuesses = false>
   __device__ std::int64_t place(int row, int kv_head, int n_kv_head, int position) const {
     std::int64_t block = row;
     if (table != nullptr) {
-      block = table[row * most + position / size];
+      block = Sequences::number<kGuesses>(table + row * most + position / size);
       position %= size;
     }
+    if (kGuesses && (block < 0 || block >= count)) return -1;
     return (block * n_kv_head + kv_head) * size + position;
   }
 

@@ -213,5 +213,32 @@ TEST_CASE("on the emulated GPU greedy texts of both engines are those that read 
   CHECK(by_paged.second > 10);
 }
 
+TEST_CASE(
+    "while a token attends, the GPU prefetches the weights of the two products that follow in each block") {
+  struct Restore {
+    ~Restore() { cuda_emulation::on_request = nullptr; }
+  } const restore;
+  static std::size_t prefetched;
+  for (const char* const name : {"tales-1m", "tales-llama-1m"}) {
+    Model model = Model::load(kSource / "models" / name, make_cuda_device(), DType::kBFloat16);
+    StaticKvCache cache(model, 1);
+    const ModelConfig& config = model.config();
+    model.next_logits(std::vector<int>{5, 7, 9}, cache);
+    prefetched = 0;
+    cuda_emulation::on_request = [](cuda_emulation::Access access, cuda_emulation::Memory, const void*,
+                                    std::size_t bytes, const void*) {
+      if (access == cuda_emulation::Access::kPrefetch) prefetched += bytes;
+    };
+    model.next_logits(std::vector<int>{11}, cache);
+    cuda_emulation::on_request = nullptr;
+    const auto size = [](int number) { return static_cast<std::size_t>(number); };
+    const std::size_t width = size(config.n_embd),
+                      inner = size(config.n_inner) * (config.mlp_matrices > 2 ? 2 : 1),
+                      keys = 3 * 2 * size(config.key_width()) * 2;
+    CAPTURE(std::string(name));
+    CHECK(prefetched == size(config.n_layer) * (2 * width * (size(config.query_width()) + inner) + keys));
+  }
+}
+
 }  // namespace
 }  // namespace staircase

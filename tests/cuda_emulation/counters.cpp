@@ -20,6 +20,8 @@ using Launches = std::vector<CountedLaunch>;
 
 constexpr std::size_t kWidth = 768, kHeads = 12, kHeadSize = 64;
 constexpr std::int64_t kCapacity = 1024;
+/// Of a key and a value in each head, in 16 bits; of the weights that follow attention.
+constexpr std::uint64_t kKeysOfPosition = 2 * 2 * kWidth, kNextWeights = 2 * kWidth * 5 * kWidth;
 
 /// A GPU with as many multiprocessors as an H200.
 Device& device() {
@@ -78,13 +80,22 @@ Launches query_key_value() {
   return launches_of([&] { device().query_key_value(batch, x, norm, weight, bias, queries, cache); });
 }
 
-Launches attention(int start, int count, std::size_t kv_heads, DType dtype) {
+/// With the weights of the two products that follow, [768, 768] and [768, 3072], where they are announced.
+Launches attention(int start, int count, std::size_t kv_heads, DType dtype, bool announces = false) {
   const KeysValues cache = cache_of(kv_heads, dtype);
   const auto rows = static_cast<std::size_t>(count);
   const Tensor queries = upload(device(), shape_of(rows, kWidth), random_values(rows * kWidth, 1));
   Tensor out = result_tensor(device(), shape_of(rows, kWidth));
   const Batch batch = make_batch(device(), {{start, count}});
-  return launches_of([&] { device().attention(batch, queries, cache, out); });
+  const auto weight = [&](std::size_t outputs) {
+    return upload_weight(device(), Values(kWidth * outputs), kWidth, outputs, DType::kBFloat16);
+  };
+  const Weight next = announces ? weight(kWidth) : Weight(),
+               after_next = announces ? weight(4 * kWidth) : Weight();
+  return launches_of([&] {
+    device().announce(next, after_next);
+    device().attention(batch, queries, cache, out);
+  });
 }
 
 Launches split_heads() {
@@ -151,6 +162,7 @@ struct Limits {
   double sectors_read = 1.0, sectors_written = 1.0;  ///< of the least possible; streams: always 1
   double barriers = 0.0;                             ///< that a block passes
   double conflicts = 0.0;                            ///< of banks, in a block
+  std::uint64_t prefetched = 0;                      ///< bytes, all of them before the wait
 };
 
 struct Row {
@@ -167,7 +179,13 @@ std::vector<Row> rows() {
       {"norm, queries, keys, values", query_key_value(), {{1.0, 0.0004, 2.0}}},
       {"attention, 512 positions",
        attention(511, 1, kHeads, DType::kBFloat16),
-       {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0}}},
+       {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511}}},
+      {"the same, with the next weights",
+       attention(511, 1, kHeads, DType::kBFloat16, true),
+       {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511 + kNextWeights}}},
+      {"the same, 64 positions",
+       attention(63, 1, kHeads, DType::kBFloat16, true),
+       {{0.0, 0.0, 1.0, 1.0, 0.5, 10.0, kKeysOfPosition * 63 + kNextWeights}}},
       {"norm, 768 to 768, GELU",
        linear(1, 768, 768, DType::kBFloat16, NormKind::kLayer, Epilogue::kGelu),
        {{1.0, 0.0004, 2.0}}},
@@ -186,7 +204,7 @@ std::vector<Row> rows() {
       {"split heads", split_heads(), {{}}},
       {"attention, 3 heads share keys",
        attention(511, 1, 4, DType::kBFloat16),
-       {{0.0, 0.0, 1.0, 1.0, 5.5, 304.0}}},
+       {{0.0, 0.0, 1.0, 1.0, 5.5, 304.0, kKeysOfPosition / 3 * 511}}},
       {"8 rows, norm",
        linear(8, 768, 192, DType::kBFloat16, NormKind::kLayer, Epilogue::kStore),
        {{1.0, 0.0, 1.5, 1.0, 2.0, 192.0}}},
@@ -224,8 +242,8 @@ TEST_CASE("no kernel asks more of memory than it must, nor later than it can") {
   std::puts(
       "| operation | kernel | blocks of threads | KB streamed | early | KB of others | early | sectors "
       "read "
-      "| KB written | sectors written | barriers of a block | bank conflicts of a block |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|---|");
+      "| KB written | sectors written | barriers of a block | bank conflicts of a block | KB prefetched |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|---|");
   for (const Row& row : rows()) {
     INFO(std::string(row.what));
     REQUIRE(row.launches.size() == row.limits.size());
@@ -240,11 +258,13 @@ TEST_CASE("no kernel asks more of memory than it must, nor later than it can") {
                    barriers = ratio(launch.barriers, launch.blocks, 0.0),
                    conflicts = ratio(launch.conflicts, launch.blocks, 0.0);
       std::printf(
-          "| %s | %s | %u of %u | %.1f | %.1f %% | %.1f | %.1f %% | %.2f | %.1f | %.2f | %.1f | %.1f |\n",
+          "| %s | %s | %u of %u | %.1f | %.1f %% | %.1f | %.1f %% | %.2f | %.1f | %.2f | %.1f | %.1f | %.1f "
+          "|\n",
           row.what, launch.kernel.c_str(), launch.blocks, launch.threads,
           static_cast<double>(launch.streams.bytes) / 1e3, 100.0 * early_streams,
           static_cast<double>(launch.loads.bytes) / 1e3, 100.0 * early_others, sectors_read,
-          static_cast<double>(launch.stores.bytes) / 1e3, sectors_written, barriers, conflicts);
+          static_cast<double>(launch.stores.bytes) / 1e3, sectors_written, barriers, conflicts,
+          static_cast<double>(launch.prefetches.bytes) / 1e3);
       CAPTURE(launch.kernel);
       CHECK(launch.kernel != "?");
       CHECK(early_streams >= limits.early_streams);
@@ -254,6 +274,8 @@ TEST_CASE("no kernel asks more of memory than it must, nor later than it can") {
       CHECK(sectors_written <= limits.sectors_written);
       CHECK(barriers <= limits.barriers);
       CHECK(conflicts <= limits.conflicts);
+      CHECK(launch.prefetches.bytes == limits.prefetched);
+      CHECK(launch.prefetches.early_bytes == limits.prefetched);
     }
   }
 }

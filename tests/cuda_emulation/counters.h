@@ -58,7 +58,7 @@ struct CountedLaunch {
   std::string kernel;    ///< with its template arguments: "multiply_one_row<32, 3, ...>"
   unsigned blocks = 0;   ///< of the grid
   unsigned threads = 0;  ///< of a block
-  Traffic loads, streams, stores;
+  Traffic loads, streams, stores, prefetches;
   std::uint64_t barriers = 0;  ///< passed by blocks
   std::uint64_t shared_requests = 0, conflicts = 0;
 };
@@ -146,9 +146,10 @@ class Counters {
 
   Traffic& traffic(Access access) {
     CountedLaunch& launch = launches_.back();
-    return access == Access::kLoad     ? launch.loads
-           : access == Access::kStream ? launch.streams
-                                       : launch.stores;
+    return access == Access::kLoad       ? launch.loads
+           : access == Access::kStream   ? launch.streams
+           : access == Access::kPrefetch ? launch.prefetches
+                                         : launch.stores;
   }
 
   void finish_block() {

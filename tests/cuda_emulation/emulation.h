@@ -89,6 +89,7 @@ struct Settings {
   int driver_version = 13000;                 ///< as CUDA counts; 0: there is no driver
   int capability = 90;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
+  int l2_bytes = 50 << 20;
   /// How many more calls of the runtime and of cuBLAS succeed before the GPU is lost; none fails by itself
   /// when negative.
   int calls_until_lost = -1;
@@ -164,8 +165,9 @@ inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
 inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
 inline void (*on_barrier)() = nullptr;
 
-/// What a thread asks of memory. kStream: a load past the L1 cache, of what nothing else reads.
-enum class Access { kLoad, kStream, kStore };
+/// What a thread asks of memory. kStream: a load past the L1 cache, of what nothing else reads. kPrefetch: to
+/// the L2 cache alone.
+enum class Access { kLoad, kStream, kStore, kPrefetch };
 enum class Memory { kGlobal, kShared };
 
 /// counters.h hears of each access. `instruction` is where it is in the program: the lanes of a warp that
@@ -173,6 +175,10 @@ enum class Memory { kGlobal, kShared };
 inline void (*on_request)(Access, Memory, const void* address, std::size_t bytes,
                           const void* instruction) = nullptr;
 inline void (*on_kernel)(const void* kernel, dim3 grid, dim3 block) = nullptr;
+
+/// What a thread sees that reads a number before it has waited for the kernel that may be writing it; null:
+/// the number that is there.
+inline int (*guess)(int number) = nullptr;
 
 /// An instruction that reports itself to counters.h: while this lives, what it consists of is not counted.
 class CountedAsOne {

@@ -138,7 +138,7 @@ inline cudaError_t cudaGetLastError() {
 
 struct cudaDeviceProp {
   char name[256];
-  int major, minor, multiProcessorCount;
+  int major, minor, multiProcessorCount, l2CacheSize;
   std::size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
 };
 
@@ -180,6 +180,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->major = cuda_emulation::settings.capability / 10;
   properties->minor = cuda_emulation::settings.capability % 10;
   properties->multiProcessorCount = cuda_emulation::settings.multiprocessors;
+  properties->l2CacheSize = cuda_emulation::settings.l2_bytes;
   properties->totalGlobalMem = cuda_emulation::settings.memory;
   properties->sharedMemPerBlock = 48 << 10;
   properties->sharedMemPerBlockOptin = cuda_emulation::kLargestDynamicShared;
@@ -329,12 +330,12 @@ inline std::size_t free_memory() {
   return settings.memory - std::min(used, settings.memory);
 }
 
-/// Whether the address is in memory of a device, or page-locked.
-inline bool is_allocated(const void* address) {
+/// Whether the bytes are in one piece of memory of a device, or page-locked.
+inline bool is_allocated(const void* address, std::size_t count = 1) {
   const auto next = allocations.upper_bound(const_cast<void*>(address));
   if (next == allocations.begin()) return false;
   const auto& [memory, bytes] = *std::prev(next);
-  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
+  return static_cast<const std::byte*>(address) + count <= static_cast<const std::byte*>(memory) + bytes;
 }
 
 /// Whether the streams never become empty. Counts such a wait.

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include <cmath>
 #include <type_traits>
@@ -87,6 +88,27 @@ __attribute__((noinline, no_sanitize("thread"))) inline void ld_global_nc_no_all
                                sizeof to, __builtin_return_address(0));
   }
   std::memcpy(to, from, sizeof to);
+}
+
+/// cp.async.bulk.prefetch.L2.global. It must name memory of the device: an address beyond is an error there.
+__attribute__((noinline)) inline void prefetch_in_bulk(const void* from, unsigned bytes) {
+  if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0 || bytes % 16 != 0)
+    cuda_emulation::processor.fail("prefetches in bulk what is no multiple of 16 bytes");
+  if (!cuda_emulation::is_allocated(from, bytes))
+    cuda_emulation::processor.fail("prefetches in bulk what is not in one piece of the device's memory");
+  if (cuda_emulation::on_request != nullptr) {
+    cuda_emulation::on_request(cuda_emulation::Access::kPrefetch, cuda_emulation::Memory::kGlobal, from,
+                               bytes, __builtin_return_address(0));
+  }
+}
+
+/// ld.relaxed.gpu.global.s32
+__attribute__((noinline, no_sanitize("thread"))) inline int load_guess(const std::int32_t* from) {
+  if (cuda_emulation::on_request != nullptr) {
+    cuda_emulation::on_request(cuda_emulation::Access::kLoad, cuda_emulation::Memory::kGlobal, from,
+                               sizeof *from, __builtin_return_address(0));
+  }
+  return cuda_emulation::guess == nullptr ? *from : cuda_emulation::guess(*from);
 }
 
 /// cp.async.cg.shared.global of 16 bytes
