@@ -179,6 +179,29 @@ __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t
   }
 }
 
+/// The same for neighbours, in one store. `memory` and `place` must be aligned to all of them.
+template <int kCount>
+__device__ __forceinline__ void store_vector_as(DType dtype, void* memory, std::int64_t place,
+                                                const Vector<float, kCount>& values) {
+  const auto put = [&]<typename Stored>(Stored* to) {
+    Vector<Stored, kCount> rounded;
+    for (int i = 0; i < kCount; ++i) rounded.values[i] = narrow<Stored>(values.values[i]);
+    *reinterpret_cast<Vector<Stored, kCount>*>(to + place) = rounded;
+  };
+  if (dtype == DType::kFloat16) {
+    put(static_cast<__half*>(memory));
+  } else if (dtype == DType::kBFloat16) {
+    put(static_cast<__nv_bfloat16*>(memory));
+  } else {
+    put(static_cast<float*>(memory));
+  }
+}
+
+/// Whether neighbours of that type, as many as stores take at a time, are aligned there.
+inline bool is_aligned(const void* memory, DType dtype, int count) {
+  return reinterpret_cast<std::uintptr_t>(memory) % (size_of(dtype) * static_cast<std::size_t>(count)) == 0;
+}
+
 /// Calls use(data) with the pointer to the C++ type that stands for `dtype`: float, __half or __nv_bfloat16.
 template <typename Use>
 void with_type(DType dtype, void* data, const Use& use) {

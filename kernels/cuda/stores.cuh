@@ -26,9 +26,23 @@ __device__ __forceinline__ float silu(float x) {
 // A store decides where results go and how they are finished. bias_of(column) is added to a product first;
 // of_row(row) takes the sums of one row. A bias may be loaded before the previous kernel has ended.
 
+// Where columns may be taken kNeighbours at a time, takes_neighbours() is true and put_neighbours(row,
+// column, sums) is there besides.
+
 /// bias[column], or 0 without a bias.
 __device__ __forceinline__ float bias_at(const float* bias, int column) {
   return bias == nullptr ? 0.0f : load_parameters<1>(bias + column).values[0];
+}
+
+constexpr int kNeighbours = 4;
+using Neighbours = Vector<float, kNeighbours>;
+
+/// sums + bias, from that column on.
+__device__ __forceinline__ Neighbours with_bias(Neighbours sums, const float* bias, int column) {
+  if (bias == nullptr) return sums;
+  const Neighbours own = load_parameters<kNeighbours>(bias + column);
+  for (int i = 0; i < kNeighbours; ++i) sums.values[i] += own.values[i];
+  return sums;
 }
 
 /// Stores the results of `linear`.
@@ -46,11 +60,27 @@ struct StoreRow {
     return epilogue == Epilogue::kAdd ? static_cast<const float*>(out)[place] : 0.0f;
   }
 
-  __device__ void put(std::int64_t place, float value, float residual) const {
+  __device__ float finished(float value, float residual) const {
     if (epilogue == Epilogue::kGelu) value = gelu(value);
     if (epilogue == Epilogue::kGeluErf) value = gelu_erf(value);
     if (epilogue == Epilogue::kAdd) value += residual;
-    store_as(stored, out, place, value);
+    return value;
+  }
+
+  __device__ void put(std::int64_t place, float value, float residual) const {
+    store_as(stored, out, place, finished(value, residual));
+  }
+
+  bool takes_neighbours() const {
+    return width % kNeighbours == 0 && is_aligned(bias, DType::kFloat32, kNeighbours) &&
+           is_aligned(out, stored, kNeighbours);
+  }
+  __device__ void put_neighbours(int row, int column, const Neighbours& sums) const {
+    const std::int64_t place = static_cast<std::int64_t>(row) * width + column;
+    Neighbours values = with_bias(sums, bias, column), before{};
+    if (epilogue == Epilogue::kAdd) before = load_vector<kNeighbours>(static_cast<const float*>(out) + place);
+    for (int i = 0; i < kNeighbours; ++i) values.values[i] = finished(values.values[i], before.values[i]);
+    store_vector_as(stored, out, place, values);
   }
 
   /// Takes the results of one row: (column, sum).
@@ -99,6 +129,26 @@ struct StoreQueryKeyValue {
   void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, head_size]
 
   __device__ float bias_of(int column) const { return bias_at(bias, column); }
+
+  bool takes_neighbours() const {
+    return head_size % kNeighbours == 0 && is_aligned(bias, DType::kFloat32, kNeighbours) &&
+           is_aligned(queries, DType::kFloat32, kNeighbours) && is_aligned(keys, stored, kNeighbours) &&
+           is_aligned(values, stored, kNeighbours);
+  }
+  /// All of them are of one head of queries, keys or values.
+  __device__ void put_neighbours(int row, int column, const Neighbours& sums) const {
+    const Neighbours finished = with_bias(sums, bias, column);
+    if (column < width) {
+      store_vector_as(DType::kFloat32, queries, static_cast<std::int64_t>(row) * width + column, finished);
+      return;
+    }
+    const bool is_key = column < 2 * width;
+    const int feature = column - (is_key ? width : 2 * width), head = feature / head_size;
+    const int sequence = sequences.of_token(row);
+    const std::int64_t place =
+        blocks.place(sequence, head, width / head_size, sequences.position(sequence, row)) * head_size;
+    store_vector_as(stored, is_key ? keys : values, place + feature - head * head_size, finished);
+  }
 
   /// Takes the results of one row: (column, sum).
   __device__ auto of_row(int row) const {

@@ -280,5 +280,19 @@ TEST_CASE("no kernel asks more of memory than it must, nor later than it can") {
   }
 }
 
+TEST_CASE("results of many rows are loaded and stored four at a time") {
+  // A request of a warp has up to 128 results of a row, so 192 are two.
+  constexpr std::uint64_t kRequests = 64 * 2;
+  const Launches gelu = linear(64, 768, 192, DType::kBFloat16, NormKind::kNone, Epilogue::kGelu);
+  REQUIRE(!gelu.empty());
+  CHECK(gelu.back().kernel == "finish_neighbours<StoreRow>");
+  CHECK(gelu.back().loads.requests == 2 * kRequests);  // products and bias
+  CHECK(gelu.back().stores.requests == kRequests);
+  const Launches odd = linear(64, 768, 190, DType::kBFloat16, NormKind::kNone, Epilogue::kGelu);
+  REQUIRE(!odd.empty());
+  CHECK(odd.back().kernel == "finish<StoreRow>");
+  CHECK(odd.back().stores.requests == 64 * 6);
+}
+
 }  // namespace
 }  // namespace staircase

@@ -164,6 +164,9 @@ TEST_CASE("blocks without keys prefetch the next weights once, as far as half of
        {Shape{{{{511, 1}}}, 50 << 20, kFirst, kSecond}, Shape{{{{63, 1}}}, 50 << 20, kFirst, kSecond},
         Shape{{{{63, 1}, {63, 1}}}, 50 << 20, kFirst, kSecond},
         Shape{{{{63, 1}}}, 4 << 20, kFirst, (2 << 20) - kFirst}, Shape{{{{63, 1}}}, 1 << 20, 1 << 19, 0},
+        Shape{{{{63, 1}}, 1}, 50 << 20, kFirst, kSecond},  // pieces for some threads only
+        Shape{{{{63, 1}}}, 200000, 100000, 0},             // no whole number of pieces
+
         Shape{{{{1023, 1}}}, 50 << 20, 0, 0}}) {  // each block has keys
     const std::unique_ptr<Device> gpu = make_gpu(shape.l2_bytes);
     const KeysValues cache = shape.attention.cache(*gpu);

@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 #include <doctest/doctest.h>
 
+#include "tests/cuda_emulation/counters.h"
 #include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"
 
@@ -22,14 +23,15 @@ struct Launched {
 /// A product of more rows than the kernels for a few take. The rows of x and of the result are some of a
 /// larger matrix: they begin anywhere.
 struct Product {
-  static constexpr std::size_t kRows = 12, kIn = 33, kOut = 17;
+  static constexpr std::size_t kRows = 12, kIn = 33;
   static constexpr std::int64_t kFirst = 3;
 
   DType dtype;
   Epilogue epilogue;
   bool with_bias = true;
-  Values x = rounded(random_values(kRows * kIn, 1), dtype), w = random_values(kIn * kOut, 2),
-         bias = random_values(with_bias ? kOut : 0, 3), before = random_values(kRows * kOut, 4);
+  std::size_t columns = 17;
+  Values x = rounded(random_values(kRows * kIn, 1), dtype), w = random_values(kIn * columns, 2),
+         bias = random_values(with_bias ? columns : 0, 3), before = random_values(kRows * columns, 4);
 
   /// After rows of canaries, which only a result must leave unchanged.
   static Tensor upload_rows(Device& device, DType dtype, std::size_t width, const Values& values) {
@@ -42,22 +44,22 @@ struct Product {
   Launched check(Device& device) const {
     const bool adds = epilogue == Epilogue::kAdd;
     const Tensor all_x = upload_rows(device, dtype, kIn, x),
-                 all_out =
-                     upload_rows(device, DType::kFloat32, kOut, adds ? before : Values(before.size(), kNaN));
-    const Weight weight = upload_weight(device, w, kIn, kOut, dtype);
-    const Tensor device_bias = with_bias ? upload(device, shape_of(1, kOut), bias) : Tensor();
+                 all_out = upload_rows(device, DType::kFloat32, columns,
+                                       adds ? before : Values(before.size(), kNaN));
+    const Weight weight = upload_weight(device, w, kIn, columns, dtype);
+    const Tensor device_bias = with_bias ? upload(device, shape_of(1, columns), bias) : Tensor();
     Tensor out = all_out.rows(kFirst, kRows);
     const Launched earlier = Launched::so_far();
     device.linear(all_x.rows(kFirst, kRows), {}, weight, device_bias, epilogue, out);
     const Launched launched = Launched::so_far() - earlier;
 
-    naive::Doubles want(static_cast<std::size_t>(kFirst) * kOut, static_cast<double>(kCanary));
-    const auto rows = naive::linear(x, rounded(w, dtype), bias, kRows, kIn, kOut, epilogue, before);
+    naive::Doubles want(static_cast<std::size_t>(kFirst) * columns, static_cast<double>(kCanary));
+    const auto rows = naive::linear(x, rounded(w, dtype), bias, kRows, kIn, columns, epilogue, before);
     want.insert(want.end(), rows.begin(), rows.end());
     CAPTURE(static_cast<int>(epilogue));
     CAPTURE(with_bias);
     INFO(to_string(dtype));
-    CHECK(difference("out", download(device, all_out), want, kOut, 7e-6) == "");  // as in linear.cpp
+    CHECK(difference("out", download(device, all_out), want, columns, 7e-6) == "");  // as in linear.cpp
     return launched;
   }
 };
@@ -70,7 +72,10 @@ template <typename Test>
 void for_every_product(const Test& test) {
   for (const DType dtype : kTypes) {
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd}) {
-      for (const bool with_bias : {false, true}) test(Product{dtype, epilogue, with_bias});
+      for (const bool with_bias : {false, true}) {
+        // Four neighbours of a row are finished together, where rows are a multiple of them.
+        for (const std::size_t columns : {17u, 20u}) test(Product{dtype, epilogue, with_bias, columns});
+      }
     }
   }
 }
@@ -83,6 +88,23 @@ TEST_CASE("a product of many rows is one kernel with its bias and residual, and 
       CHECK(launched.kernels == (is_gelu(product.epilogue) ? 1 : 0));
     });
   });
+}
+
+TEST_CASE("neighbouring results are finished together only where they are aligned") {
+  const auto finisher_of = [](std::size_t columns) {
+    std::string kernel;
+    on_every_device([&](Device& device) {
+      cuda_emulation::Counters counters;
+      Product{DType::kBFloat16, Epilogue::kGelu, true, columns}.check(device);
+      for (const auto& launch : counters.launches()) {
+        if (launch.kernel.starts_with("finish")) kernel = launch.kernel;
+      }
+    });
+    return kernel;
+  };
+  CHECK(finisher_of(20) == "finish_neighbours<StoreRow>");
+  CHECK(finisher_of(17) == "finish<StoreRow>");
+  CHECK(finisher_of(18) == "finish<StoreRow>");
 }
 
 TEST_CASE("a gated product of many rows is one kernel of cuBLASLt and one of our own, and of few rows one") {

@@ -158,6 +158,7 @@ TEST_CASE(
   }
   Card nameless;  // as a CPU is
   nameless.name = "";
+  const Variable missing("STAIRCASE_TUNING", "/no/such/file");
   CHECK(said_by(nameless).empty());
 }
 
