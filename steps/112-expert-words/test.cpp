@@ -4,6 +4,7 @@
 
 #include "expert_words.h"
 #include "plain_model.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
@@ -79,6 +80,27 @@ TEST_CASE("the tokens of an expert come by their number, and of as many the lowe
   CHECK(tokens_of(0, tokens, routes) == std::vector<int>{7, 50});
   CHECK(tokens_of(3, tokens, routes) == std::vector<int>{9});
   CHECK(tokens_of(4, tokens, routes).empty());
+}
+
+TEST_CASE("each block's numbers are of its own routes") {
+  Model model = Model::load(find_model("tales-moe-1m"), make_cpu_device(2));
+  const std::vector<int> tokens = texts().back();
+  PlainModel plain(model);
+  plain.logits(tokens);
+  Captured captured(stderr);
+  print_experts(model, tales_tokenizer(), tokens);
+  const std::string text = captured.text();
+  std::set<std::string> numbers;
+  for (std::size_t block = 0; block < 4; ++block) {
+    numbers.insert(fmt::format("{:.2f}", distinct_experts(plain.routes[block], 8)));
+    for (const std::size_t rows : {8, 64})
+      CHECK(contains(text, fmt::format("block {}: {:2} rows read {:.2f} experts;", block, rows,
+                                       distinct_experts(plain.routes[block], rows))));
+    const std::vector<int> read = tokens_of(3, tokens, plain.routes[block]);
+    CHECK(contains(text, fmt::format("block {}, expert 3:  {}", block,
+                                     quoted(tales_tokenizer().decode({&read.at(0), 1})))));
+  }
+  CHECK(numbers.size() > 1);
 }
 
 TEST_CASE("--show-experts prints the words of each expert in each block, and how many experts rows read") {

@@ -6,6 +6,7 @@
 #include "common/measure/arrival_sweep.h"
 #include "common/measure/measurement.h"
 #include "common/measure/pass_cost.h"
+#include "tests/captured.h"
 
 namespace staircase {
 namespace {
@@ -48,6 +49,37 @@ TEST_CASE("a delay of a pass in one turn only does not count") {
   }));
 }
 
+TEST_CASE("the cost is printed, and how far it is from passes that it was not fitted to") {
+  const auto printed = [](double longer) {
+    Captured captured(stderr);
+    fit([&](unsigned seed) {
+      std::vector<MeasuredPass> passes = made_passes();
+      if (seed == 2) {  // of four, three take longer and one less
+        passes.resize(4);
+        for (MeasuredPass& pass : passes) pass.seconds *= &pass == &passes[1] ? 0.95 : longer;
+      }
+      return passes;
+    });
+    return captured.text();
+  };
+  const std::vector<MeasuredPass> passes = made_passes();
+  double sum = 0.0;
+  for (int i = 0; i < 4; ++i) sum += passes[static_cast<std::size_t>(i)].seconds;
+  const auto expected = [&](double longer) {
+    const double took = longer * sum + (0.95 - longer) * passes[1].seconds;
+    return fmt::format(
+        "a pass takes 1 ms plus 0.2 ms a row, 0.03 ms a token and 0.0004 ms a position; fitted to 400 "
+        "passes\n"
+        "4 other passes took {:.3f} s, and {:.3f} s by the formula: {:+.1f} %; half of them differ by less "
+        "than {:.1f} %\n",
+        took, sum, 100.0 * (sum / took - 1.0), 100.0 * (1.0 - 1.0 / longer));
+  };
+  const std::string off =
+      "warning: the formula is off by more than 10 %; on an idle machine it may be closer\n";
+  CHECK(printed(1.02) == expected(1.02));
+  CHECK(printed(1.5) == expected(1.5) + off);
+}
+
 TEST_CASE("a rank of several computes its part, and waits for calls and bytes") {
   ModelConfig config{.vocab_size = 4096, .n_embd = 128};
   config.n_layer = 4;
@@ -56,7 +88,14 @@ TEST_CASE("a rank of several computes its part, and waits for calls and bytes") 
   fleet.link_gbit = 0.032f;  // a number takes a microsecond
   fleet.link_us = 50.0f;
   const PassCost alone{1e-3, 2e-4, 3e-5, 4e-7};
-  const PassCost two = shared(alone, fleet, config);
+  PassCost two;
+  {
+    Captured captured(stderr);
+    two = shared(alone, fleet, config);
+    CHECK(captured.text() ==
+          "on 2 ranks a pass takes 1 ms, and 2.4 ms a row, 0.911 ms a token, 0.0002 ms a "
+          "position; computed, not measured\n");
+  }
   CHECK(two.pass == about(0.5e-3 + 10 * 50e-6, 1e-6));  // nine sums, and the logits
   CHECK(two.row == about(1e-4 + (2 * 128 + 2048 + 1) * 1e-6, 1e-6));
   CHECK(two.token == about(1.5e-5 + 7 * 128 * 1e-6, 1e-6));

@@ -210,6 +210,11 @@ TEST_CASE("with few beams, each text of a search matches, and ends only where it
   }
 }
 
+TEST_CASE("a constraint that cannot be followed is a mistake of whoever asks, as one that cannot be read") {
+  CHECK_THROWS_AS(constraint("(a?){6000}"), UsageError);
+  CHECK_THROWS_AS(constraint("(a"), UsageError);
+}
+
 TEST_CASE("a new text needs a new beginning") {
   Model model = load("tales-1m");
   ConstrainedModel constrained(model, constraint("( fox){5}"));

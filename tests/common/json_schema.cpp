@@ -322,6 +322,11 @@ TEST_CASE("combinations that are not built are refused") {
                                : error.empty() ? ""
                                                : at + error));
   }
+  // What is said of names that no name can be both of matters to nothing.
+  const std::string day = R"(": {"format": "date"}}})";
+  CHECK(error_of(R"({"patternProperties": {"^a": {"enum": ["x"]}, "^b)" + day) == "");
+  CHECK(error_of(R"({"patternProperties": {"^a": {"enum": ["x"]}, "^ab)" + day)
+            .ends_with("beside enum or const, this keyword is not supported"));
   CHECK(error_of(R"({"enum": [9e15]})").ends_with("a number above 9e15 in an enum may be rounded"));
   CHECK(error_of(R"({"enum": [8999999999999999.0]})") == "");
   CHECK(error_of(R"({"pattern": "[a"})") ==

@@ -1,0 +1,379 @@
+"""What a learner is told of a check and of the compiler's messages, without compiling anything: the events of a test
+program are written by a script, and the messages are those that GCC, Clang, ld and the sanitizers wrote."""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from step_commands import compiling, running
+from step_commands.series import Problem, ROOT
+
+# Writes the events of the cases --first to --last, as tests/doctest_main.cpp does; a case is a function.
+SCRIPT = """#!{python}
+import json, os, sys, time
+options = dict(one[2:].split("=") for one in sys.argv[1:] if "=" in one)
+out = open(options["out"], "w")
+def say(**event):
+    print(json.dumps(event), file=out, flush=True)
+def at(line, **more):
+    return dict(file="/x/test.cpp", line=line, logged=[], **more)
+names = {names}
+if "--list-test-cases" in sys.argv:
+    for name in names:
+        say(known=name)
+else:
+    for number in range(int(options["first"]), int(options["last"]) + 1):
+        print(number, file=open("ran", "a"))
+        say(case=names[number - 1], line=10 * number)
+{body}
+"""
+
+
+class Checks(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "build").mkdir()
+        (self.folder / "build/program").write_text("1", encoding="utf-8")
+
+    def runner(self, names, body, limit=5.0):
+        """A Runner of a test program with these cases; `body` runs case `number`."""
+        test = self.folder / "build/test"
+        test.write_text(SCRIPT.format(python=sys.executable, names=names, body=textwrap.indent(textwrap.dedent(body), " " * 8)),
+                        encoding="utf-8")
+        test.chmod(0o755)
+        return running.Runner(SimpleNamespace(path=self.folder), limit)
+
+    def ran(self):
+        """The numbers of the cases that ran since the last call."""
+        file = self.folder / "ran"
+        numbers = [int(line) for line in file.read_text().split()] if file.exists() else []
+        file.unlink(missing_ok=True)
+        return numbers
+
+    def test_red_cases_are_told_as_they_end_and_green_ones_do_not_run_again(self):
+        runner = self.runner(["a", "b", "c"], """
+            if number == 2 and not os.path.exists("mended"):
+                say(failure="x == y", values="1 == 2", **at(22))
+                say(end=True, green=False)
+            else:
+                say(end=True, green=True)
+        """)
+        told = []
+        cases, skipped, names = runner.run(told=told.append)
+        self.assertEqual([(case.name, case.line, case.green) for case in cases],
+                         [("a", 10, True), ("b", 20, False), ("c", 30, True)])
+        self.assertEqual(([case.name for case in told], skipped, names), (["b"], 0, ["a", "b", "c"]))
+        self.assertEqual(list(running.describe(told[0])), ["RED  b", "     test.cpp:22  x == y", "       got: 1   want: 2"])
+        self.assertEqual(self.ran(), [1, 2, 3])
+        (self.folder / "mended").touch()
+        cases, skipped, _ = runner.run()
+        self.assertEqual(([case.name for case in cases], skipped, self.ran()), (["b"], 2, [2]))
+        self.assertEqual((runner.run()[:2], self.ran()), (([], 3), []))
+        # Part of a name is enough, in any case; what was green runs again then, and nothing is recorded.
+        cases, skipped, _ = runner.run(only="C")
+        self.assertEqual(([case.name for case in cases], skipped, self.ran()), (["c"], 0, [3]))
+        for name in ("program", "test"):  # another program: nothing is known
+            with open(self.folder / "build" / name, "a", encoding="utf-8") as file:
+                file.write("\n")
+            runner.run(only="a")
+            self.assertEqual((len(runner.run()[0]), self.ran()), (3, [1, 1, 2, 3]))
+        (self.folder / "build/green.json").write_text("[]", encoding="utf-8")
+        self.assertEqual(len(runner.run()[0]), 3)
+
+    def test_the_cases_after_a_crash_run(self):
+        cases, _, _ = self.runner(["a", "b", "c", "d"], """
+            if number == 2:
+                say(exception="SIGSEGV - Segmentation violation signal", crash=True, checked=True, **{**at(7), "logged": ["i := 3"]})
+                say(end=True, green=True)  # of a case that crashed, the end is no news
+                sys.exit(1)
+            if number == 3:
+                sys.exit(1)
+            say(end=True, green=True)
+        """).run()
+        self.assertEqual([(case.name, case.green) for case in cases], [("a", True), ("b", False), ("c", False), ("d", True)])
+        self.assertEqual(list(running.describe(cases[1])),
+                         ["RED  b", "     crashed: it used memory that is not its own, or called itself without end (SIGSEGV)",
+                          "       test.cpp:7, after this check", "       where i := 3"])
+        self.assertEqual(list(running.describe(cases[2])), ["RED  c", "     crashed: the program ended"])
+        self.assertEqual(self.ran(), [1, 2, 3, 4])
+
+    def test_an_exception_is_a_failure_at_the_check_before_it(self):
+        case, = self.runner(["a"], """
+            say(exception="no such token", crash=False, checked=False, **at(7))
+            say(end=True, green=False)
+        """).run()[0]
+        self.assertEqual(list(running.describe(case)), ["RED  a", "     test.cpp:7  before the first check of this case",
+                                                        "       threw: no such token"])
+
+    def test_what_computes_without_end_is_ended_and_after_two_of_them_the_rest_waits(self):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            cases, _, _ = self.runner(["a", "b", "c", "d", "e"], """
+                while number in (1, 3):
+                    pass
+                say(end=True, green=True)
+            """, limit=0.5).run()
+        self.assertEqual([(case.name, case.green) for case in cases], [("a", False), ("b", True), ("c", False)])
+        self.assertEqual(cases[0].ended, "took longer than 0.5 seconds of computing, and was ended; an endless loop? "
+                                         "--limit SECONDS gives it more")
+        self.assertEqual(said.getvalue(), "(2 more did not run, since two took too long)\n")
+
+    def test_only_computing_counts_against_the_limit_and_waiting_has_its_own(self):
+        runner = running.Runner(SimpleNamespace(path=self.folder), 60)
+        case = running.Case("a", 1)
+        case.before = case.now = (5.0, 500)
+        case.start -= 1000  # other programs may have had the processors
+        case.moved -= 59
+        self.assertEqual(runner.overdue(case, (64.9, 500 + 1)), "")
+        self.assertIn("took longer than 60 seconds", runner.overdue(case, (65.0, 6500)))
+        self.assertEqual(runner.overdue(case, (6.0, 6500)), "")
+        case.now, case.moved = (6.0, 6500), case.moved - 59
+        self.assertEqual(runner.overdue(case, (6.0, 6500)), "")
+        case.moved -= 1.2
+        self.assertEqual(runner.overdue(case, (6.0, 6500)),
+                         "exceeded its time: it has waited for 60 seconds without computing, and was ended")
+        runner.limit = 1.5
+        case.moved += 60 - 9
+        self.assertEqual(runner.overdue(case, (6.0, 6500)), "")  # a short limit still lets it wait for 10 seconds
+        case.moved -= 1
+        self.assertIn("waited for 10 seconds", runner.overdue(case, (6.0, 6500)))
+        self.assertIn("took longer", runner.overdue(case, None))  # where the system reports nothing
+
+
+class Words(unittest.TestCase):
+    def test_values_are_compared_in_words(self):
+        for text, words in [
+                ("1 == 2", "got: 1   want: 2"), ("x == ", "got: x"), ("a  ==\n b", "got: a   want: b"), ("true", "true"),
+                ("18446744073709551615 != 18446744073709551615", "want it to be there, and it is not"),
+                ("7 == 18446744073709551615", "want it not to be there, and it is"),
+                ("null == 5", "got nothing of that name   want: 5"),
+                ("[1, 2] == [1, 3]", "got: [1, 2]   want: [1, 3]"),
+                ("x" * 198 + " == " + "y" * 198, "got: " + "x" * 198 + "   want: " + "y" * 198),
+                ("x" * 199 + " == " + "y" * 198, "x" * 199 + " == " + "y" * 157 + " … " + "y" * 36)]:
+            self.assertEqual(running.compared(text), words)
+        ones = ", ".join(["1"] * 30)
+        self.assertEqual(running.compared(f"[{ones}, 4, 5, 6, 7, 8] == [{ones}, 9, 5, 6, 7]"),
+                         "got 35 values, want 34; from number 30 on: got 4, 5, 6, 7 …, want 9, 5, 6, 7")
+        self.assertEqual(running.compared(f"{{{ones}}} == {{{ones}, 2}}"),
+                         "got 30 values, want 31; from number 30 on: got nothing, want 2")
+
+    def test_a_long_text_keeps_its_ends(self):
+        self.assertEqual(running.shortened("a" * 160), "a" * 160)
+        self.assertEqual(running.shortened("a" * 100 + "b" * 61), "a" * 100 + "b" * 20 + " … " + "b" * 36)
+        self.assertEqual(running.shortened(" a\n  b "), "a b")
+
+    def test_two_failures_of_a_case_are_enough_and_an_outline_s_turn_is_told_alone(self):
+        case = running.Case("a", 1)
+        one = {"file": "/x/test.cpp", "line": 3, "failure": "f() == 1", "values": "2 == 1", "logged": []}
+        case.failures = [{**one, "values": "f() == 1"}, {**one, "line": 4, "failure": "", "logged": ["k :=  2", "l := 3"]},
+                         {**one, "line": 5}]
+        self.assertEqual(list(running.describe(case)), ["RED  a", "     test.cpp:3  f() == 1", "     got: 2   want: 1",
+                                                        "       where k := 2; l := 3"])
+        for values in ("threw: your turn: top_k", 'threw another type: "your turn: top_k"'):
+            case.failures = [{**one, "values": values}, one]
+            self.assertEqual(list(running.describe(case)), ["RED  a", "     your turn: top_k"])
+
+    def test_signals_have_sentences(self):
+        self.assertIn("divided an integer by zero (SIGFPE)", running.crash("SIGFPE - floating point"))
+        self.assertIn("aborted (SIGABRT)", running.crash("SIGABRT - abort"))
+        self.assertEqual(running.crash("SIGILL - illegal"), "crashed: SIGILL - illegal")
+
+    def test_sanitizers_and_the_library_are_told_with_the_learner_s_own_lines(self):
+        heap = textwrap.dedent("""\
+            mine
+            =================================================================
+            ==12==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602 at pc 0x55 bp 0x7f sp 0x7f
+            READ of size 4 at 0x602 thread T0
+                #0 0x5581 in staircase::top_k(std::vector<float>&, int) /p/05/sampling.h:31
+                #1 0x5582 in std::sort<int>(int) /usr/include/c++/12/bits/stl_algo.h:4820:3
+                #2 0x5583 in DOCTEST_ANON_FUNC_12 /p/05/test.cpp:40:7
+
+            freed by thread T0 here:
+                #0 0x5584 in staircase::other() /p/05/sampling.h:9
+            """)
+        self.assertEqual(running.complaint(heap, "/p/05"),
+                         ["crashed: AddressSanitizer found heap-buffer-overflow", "in top_k, sampling.h:31", "called, test.cpp:40"])
+        self.assertEqual(list(running.own_words(heap.encode())), [b"mine\n"])
+        self.assertIn("SIGSEGV", running.complaint(heap.replace("heap-buffer-overflow", "SEGV"), "/p/05")[0])
+        self.assertIn("SIGFPE", running.complaint(heap.replace("heap-buffer-overflow", "FPE"), "/p/05")[0])
+        undefined = "a\nsampling.h:7:3: runtime error: division by zero\n    #0 0x1 in f(int) /p/05/sampling.h:7:3\n"
+        self.assertEqual(running.complaint(undefined, "/p/05"), ["crashed: division by zero", "in f, sampling.h:7"])
+        self.assertEqual(list(running.own_words(undefined.encode())), [b"a\n"])
+        refused = ("one\n/usr/include/c++/12/bits/stl_vector.h:1123: std::vector<_Tp, _Alloc>::reference std::vector<_Tp, "
+                   "_Alloc>::operator[](size_type) [with _Tp = int; size_type = long]: Assertion '__n < this->size()' failed.\ntwo\n")
+        self.assertEqual(running.complaint(refused, "/p/05"),
+                         ["crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so"])
+        self.assertEqual(list(running.own_words(refused.encode())), [b"one\n", b"two\n"])
+        self.assertEqual(running.complaint("nothing of that kind\n", "/p/05"), [])
+
+    def test_cases_that_run_the_program_are_known_also_by_their_helpers(self):
+        text = textwrap.dedent("""\
+            ProgramRun answer(const char* more) {
+              return run_program(STAIRCASE_STEP_PROGRAM, more);
+            }
+
+            TEST_CASE("one") {
+              answer("x");
+            }
+
+            TEST_CASE(
+                "two \\"quoted\\" "
+                "parts") {
+              run_program(STAIRCASE_STEP_PROGRAM, "");
+            }
+
+            TEST_CASE("three") {
+              CHECK(my_answer(1) == 2);
+            }
+            """)
+        self.assertEqual(running.program_cases(text), {"one", 'two "quoted" parts'})
+
+
+class CompilersMessages(unittest.TestCase):
+    FOLDER = Path("/p/05")
+
+    def found(self, text):
+        return [(one.kind, one.place(), one.message, one.shown)
+                for one in compiling.diagnostics(textwrap.dedent(text), self.FOLDER)]
+
+    def test_each_message_has_its_place_and_two_lines_of_the_source(self):
+        self.assertEqual(self.found("""\
+            /p/05/sampling.h: In function 'int f()':
+            /p/05/sampling.h:8:3: error: 'x' was not declared in this scope
+                8 |   x;
+                  |   ^
+                  |   y
+            /p/05/sampling.h:9:1: warning: no return
+                9 | }
+            /p/05/sampling.h:2:5: note: declared here
+                2 | int f();
+            test.cpp:3: fatal error: no such file
+            """), [("error", "sampling.h:8", "'x' was not declared in this scope", ["    8 |   x;", "      |   ^"]),
+                   ("warning", "sampling.h:9", "no return", ["    9 | }"]),
+                   ("fatal error", "test.cpp:3", "no such file", [])])
+
+    def test_an_error_in_a_library_is_told_at_the_line_that_uses_it(self):
+        used = """\
+            In file included from /usr/include/c++/12/algorithm:61:
+            /usr/include/c++/12/bits/stl_algo.h:1950:5:   required from 'void std::__sort(int)'
+            /p/05/sampling.h:12:7:   required from here
+            /usr/include/c++/12/bits/stl_algo.h:1938:22: error: no match for 'operator-'
+             1938 |   std::__lg(last - first);
+            """
+        self.assertEqual(self.found(used), [("error", "sampling.h:12", "no match for 'operator-'",
+                                             [" 1938 |   std::__lg(last - first);"])])
+        alone = f"{ROOT}/common/base/error.h:3:1: error: wrong\n"
+        self.assertEqual(self.found(alone), [("error", "common/base/error.h:3", "wrong", [])])
+
+    def test_the_linker_s_messages_have_no_line(self):
+        self.assertEqual(self.found("""\
+            /usr/bin/ld: build/test.o: in function `f()':
+            test.cpp:(.text+0x1d): undefined reference to `staircase::top_k(int)'
+            /usr/bin/ld: main.cpp:(.text+0x0): multiple definition of `main'; first
+            """), [("error", "the linker", "undefined reference to 'staircase::top_k(int)'", []),
+                   ("error", "the linker", "multiple definition of 'main'; first", [])])
+
+    def test_warnings_are_told_of_one_s_own_files_only(self):
+        found = [compiling.Diagnostic(kind, file, 3, "wrong", ["  3 | x"])
+                 for kind, file in (("warning", "a.h"), ("error", "b.h"), ("warning", "../common/c.h"), ("warning", "/usr/d.h"))]
+        self.assertEqual(compiling.warnings(found), ["warning, a.h:3: wrong", "  3 | x"])
+
+    def test_what_two_programs_include_is_told_once(self):
+        def one(kind, file, line, message):
+            return compiling.Diagnostic(kind, file, line, message, [])
+        found = [one("error", "a.h", 1, "x"), one("warning", "a.h", 1, "x"), one("error", "b.h", 1, "x"),
+                 one("error", "a.h", 2, "x"), one("error", "a.h", 1, "y")]
+        self.assertEqual(len(compiling.unique([*found, one("error", "a.h", 1, "x")])), 5)
+
+    def test_every_way_to_say_that_a_name_is_missing_is_understood(self):
+        for message, name in [
+                ("'top_k' was not declared in this scope; did you mean 'k'?", "top_k"),
+                ("use of undeclared identifier 'top_k'", "top_k"), ("'Filter' has not been declared", "Filter"),
+                ("'Filter' does not name a type", "Filter"), ("unknown type name 'Filter'", "Filter"),
+                ("'const struct staircase::Row' has no member named 'ids'", "Row::ids"),
+                ("'class Row' has no member named 'ids'", "Row::ids"),
+                ("no member named 'ids' in 'staircase::Row'", "Row::ids"),
+                ("no member named 'top_k' in 'staircase'", "top_k"),
+                ("'staircase::Row' has no non-static data member named 'ids'", "Row::ids"),
+                ("field designator 'ids' does not refer to any field in type 'Row'", "Row::ids"),
+                ("'top_k' is not a member of 'staircase'", "top_k"),
+                ("undefined reference to 'staircase::top_k(int)'", "top_k")]:
+            with self.subTest(message):
+                names, others = compiling.absent_names([compiling.Diagnostic("error", "test.cpp", 1, message, [])])
+                self.assertEqual((list(names), others), ([name], []))
+
+    def told(self, *found):
+        step = SimpleNamespace(lesson=lambda: {"sampling.h": ROOT / "steps/06-top-k/sampling.h", "main.cpp": ROOT / "README.md"})
+        return compiling.told([compiling.Diagnostic(*one, ["  1 | x"]) for one in found], step)
+
+    def test_one_s_own_errors_come_first_and_three_of_them(self):
+        own = [("error", f"{file}.h", line, "wrong") for file, line in (("a", 1), ("a", 2), ("b", 3), ("c", 4), ("d", 5), ("c", 6))]
+        lines, whose = self.told(("error", "test.cpp", 9, "other"), ("warning", "w.h", 1, "w"), *own)
+        self.assertEqual(lines, ["Your own a.h:1: wrong", "  1 | x", "Your own a.h:2: wrong", "  1 | x", "Your own b.h:3: wrong",
+                                 "  1 | x", "and 3 more in c.h, d.h"])
+        self.assertEqual(whose, "a.h does not compile")
+        self.assertEqual(self.told(*own[:3])[0][-1], "  1 | x")
+
+    def test_names_that_the_checks_miss_are_told_together_with_their_places_in_the_outline(self):
+        missing = "'keep_top_k' was not declared in this scope"
+        lines, whose = self.told(*(("error", "test.cpp", line, missing) for line in (3, 5, 5, 8, 9)),
+                                 ("error", "main.cpp", 1, "'nobody' does not name a type"), ("error", "test.cpp", 7, "other"))
+        self.assertEqual(lines[0], "These names are needed and not there:")
+        self.assertRegex(lines[1], r"^  keep_top_k {19}test\.cpp:3, test\.cpp:5; the outline has it in sampling\.h: .*keep_top_k\(")
+        self.assertEqual(lines[2:], ["  nobody                       main.cpp:1"])
+        self.assertEqual(whose, "test.cpp does not fit your code")
+        self.assertEqual(self.told(("error", "main.cpp", 1, "x"))[1], "main.cpp does not fit your code")
+
+    def test_other_errors_of_the_checks_are_told_if_nothing_else_is(self):
+        others = [("error", "test.cpp", line, "cannot convert") for line in range(1, 6)]
+        lines, _ = self.told(*others)
+        self.assertEqual(lines[::2][:3], [f"test.cpp:{line}: cannot convert" for line in (1, 2, 3)])
+        self.assertEqual(lines[6:], ["and 2 more in test.cpp"])
+        self.assertEqual(len(self.told(*others[:3])[0]), 6)
+
+    def test_what_keeps_the_compiler_from_its_work_is_one_sentence(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.assertIn("full", compiling.reason("x: No space left on device", place))
+        for said in ("c++: fatal error: Killed signal", "virtual memory: out of memory", "cannot allocate memory"):
+            self.assertIn("ran out of memory", compiling.reason(said, place))
+        self.assertEqual(compiling.reason("ninja: Entering\n[1/2] x\nFAILED: y\nLC_ALL=C c++\n\none\ntwo\nthree\n", place),
+                         "the compiler ended without a message about your code; its last ones: two; three")
+
+    def test_a_command_is_the_project_s_without_its_inputs_outputs_and_optimization(self):
+        with tempfile.TemporaryDirectory() as build:
+            build = Path(build)
+            words = ["ccache", "c++", "-Isteps/x.p", "-I../include", f"-I{ROOT}/steps/05-multinomial", f"-I{ROOT}/common/decoding",
+                     f"-I{ROOT}", "-O3", "-g", "-Wall", "-Werror", "-fdiagnostics-color=always", "-MD", "-MQ", "a.o", "-MF", "a.d",
+                     "-o", "a.o", "-c", "../a.cpp", "b.cpp", "x.o"]
+            kept = compiling.without(words, ROOT / "steps/05-multinomial", build)
+            self.assertEqual(kept, ["ccache", "c++", "-I../include", f"-I{ROOT}", "-Wall"])
+            self.assertEqual(compiling.absolute([*kept, "common/lib.a"], build),
+                             ["ccache", "c++", f"-I{build.parent}/include", f"-I{ROOT}", "-Wall", f"{build}/common/lib.a"])
+
+    def test_paths_are_quoted_for_ninja(self):
+        self.assertEqual(compiling.quote("/a b/c$d:e"), "/a$ b/c$$d$:e")
+        self.assertEqual(compiling.in_ninja("echo $x"), "echo $$x")
+
+    def test_names_are_found_with_their_class_and_without(self):
+        homes = compiling.declarations(SimpleNamespace(lesson=lambda: {
+            "block_pool.h": ROOT / "common/decoding/block_pool.h", "main.cpp": ROOT / "steps/05-multinomial/main.cpp"}))
+        for name in ("share", "BlockPool::share"):
+            self.assertEqual(homes[name], "block_pool.h: void share(int block)")
+        for name in ("users_", "BlockPool::users_"):
+            self.assertEqual(homes[name], "block_pool.h")
+        self.assertNotIn("main", homes)
+
+    def test_the_library_that_does_not_build_ends_the_check(self):
+        with self.assertRaisesRegex(Problem, "the project itself does not build"):
+            compiling.library("false")
+
+
+if __name__ == "__main__":
+    unittest.main()
