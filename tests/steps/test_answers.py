@@ -114,5 +114,36 @@ class Answers(unittest.TestCase):
                                 hunks.Hunk(file.name, "", old).numbers(file.read_text(encoding="utf-8"))
 
 
+class Hunks(unittest.TestCase):
+    """The numbers of a README's lines in the step's file."""
+
+    SOURCE = "int f() {\n  one();\n  two();\n  three();\n}\n\nint g() {\n  one();\n  three();\n}\n"
+
+    def numbers(self, *shown):
+        return hunks.Hunk("a.h", "", list(shown)).numbers(self.SOURCE)
+
+    def test_lines_follow_each_other_and_may_be_indented_less(self):
+        self.assertEqual(self.numbers("int f() {", "  one();"), [1, 2])
+        self.assertEqual(self.numbers("one();", "three();"), [8, 9])  # in f, another line is between them
+        self.assertEqual(self.numbers("}", "", "int g() {"), [5, 6, 7])
+        self.assertEqual(hunks.Hunk("a.h", "", ["a", "", "b"]).numbers("{\n  a\n\n  b\n}\n"), [2, 3, 4])
+
+    def test_a_mark_leaves_one_line_or_more_out(self):
+        self.assertEqual(self.numbers("one();", "// …", "three();"), [2, None, 4])
+        self.assertEqual(self.numbers("int f() {", "  // …", "}"), [1, None, 5])
+
+    def test_the_line_that_does_not_follow_is_named(self):
+        for shown, wrong in ((["one();", "four();"], "four();"), (["four();"], "four();"), (["one();", "two();", "}"], "}"),
+                             (["two();", "// …", "four();"], "four();"), (["int f() {", "// …", "}", "x"], "x")):
+            with self.assertRaises(ValueError) as error:
+                self.numbers(*shown)
+            self.assertEqual(str(error.exception), wrong)
+
+    def test_hunks_are_taken_from_a_readme_and_out_of_it(self):
+        readme = "# A\n\n<!-- from a.h -->\nOne\nsentence:\n\n```cpp\nint f();\n\nint g();\n```\n\nMore.\n"
+        self.assertEqual(hunks.hunks(readme), [hunks.Hunk("a.h", "One sentence:", ["int f();", "", "int g();"])])
+        self.assertEqual(hunks.without(readme), "# A\n\nMore.\n")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -3,10 +3,13 @@
 import os
 import re
 import shutil
+import tempfile
 import unittest
+from pathlib import Path
+from types import SimpleNamespace
 
 from support import ROOT, STEPS, Scratch, copy_tool, snapshot
-from step_commands.climb import merge_lines
+from step_commands.climb import LINK, PLAIN, PROGRAM, conflicts_left, merge, merge_file, merge_lines
 
 
 def lines(*words):
@@ -26,6 +29,75 @@ def small():
             "picture.bin": b"\0\1\2" if number < 4 else b"\0\1\3",
         }
     return steps
+
+
+class Merged(unittest.TestCase):
+    """One file of a later step, from what the edit has made of it and what the step had: [mode, content]."""
+
+    STEP = SimpleNamespace(name="07-later", parent=SimpleNamespace(name="06-edited"), visible=lambda: {"landed.h": None})
+
+    def merged(self, base, theirs, mine, name="a.h"):
+        old, new, ours = ({} if file is None else {name: file} for file in (base, theirs, mine))
+        return merge(old, new, {**ours, "other.h": [PLAIN, b"o"]}, self.STEP)
+
+    def test_a_file_that_the_step_has_as_it_was_becomes_as_it_is(self):
+        one, two, three = [PLAIN, b"1\n"], [PLAIN, b"2\n"], [PLAIN, b"3\n"]
+        for base, theirs, mine, result, what in [
+                (one, two, one, two, "follows"), (one, None, one, None, "deleted"), (None, two, None, two, "added"),
+                (one, two, two, two, "already so"), (one, None, None, None, "already so"), (None, two, two, two, "already so"),
+                (one, two, None, None, "left out, since this step has no such file")]:
+            with self.subTest(what, base=base, theirs=theirs):
+                files, report, conflicts = self.merged(base, theirs, mine)
+                self.assertEqual(files, {"other.h": [PLAIN, b"o"], **({} if result is None else {"a.h": result})})
+                self.assertEqual((report, conflicts), ([("a.h", what)], []))
+        self.assertEqual(self.merged(one, one, three)[1:], ([], []))  # not edited at all
+        self.assertEqual(self.merged(one, two, None, "landed.h")[1], [("landed.h", "has landed in common/decoding")])
+
+    def test_the_mode_is_that_of_the_side_that_changed_it(self):
+        text, more = b"1\n", b"1\n2\n"
+        for base, theirs, mine, result, what in [
+                ([PLAIN, text], [PROGRAM, text], [PLAIN, more], [PROGRAM, more], "merged (its mode)"),
+                ([PLAIN, text], [PLAIN, more], [PROGRAM, text], [PROGRAM, more], "follows"),
+                ([PLAIN, text], [PROGRAM, more], [PLAIN, more], [PROGRAM, more], "merged (its mode)"),
+                (None, [PROGRAM, text], [PLAIN, text], [PLAIN, text], "merged (its mode)"),
+                ([PROGRAM, b"1\n2\n3\n4\n5\n"], [PLAIN, b"0\n2\n3\n4\n5\n"], [PROGRAM, b"1\n2\n3\n4\n6\n"],
+                 [PLAIN, b"0\n2\n3\n4\n6\n"], "merged")]:
+            with self.subTest(what, base=base):
+                self.assertEqual(merge_file(base, theirs, mine, self.STEP), (result, None, what))
+
+    def test_what_only_a_person_can_decide_is_a_conflict_that_shows_both(self):
+        files, report, conflicts = self.merged([PLAIN, b"1\n"], None, [PROGRAM, b"mine"])
+        self.assertEqual(files["a.h"], [PROGRAM, b"<<<<<<< 07-later\nmine\n=======\n>>>>>>> 06-edited with your edit, which "
+                                                 b"deletes it\n"])
+        self.assertEqual(conflicts, ["a.h"])
+        self.assertEqual(files["a.h"], self.merged([PLAIN, b"1\n"], None, [PROGRAM, b"mine\n"])[0]["a.h"])
+        what = "CONFLICT, deleted below and changed here; keep it or delete it too"
+        self.assertEqual(report, [("a.h", what)])
+        for mine in ([LINK, b"there"], [PLAIN, b"\0"]):
+            files, report, conflicts = self.merged([PLAIN, b"1\n"], None, mine)
+            self.assertEqual(files, {"a.h": mine, "a.h.theirs": [PLAIN, b"deleted\n"], "other.h": [PLAIN, b"o"]})
+            self.assertEqual((report, conflicts), ([("a.h", what)], ["a.h", "a.h.theirs"]))
+        one, two, three = [PLAIN, b"1\n"], [PLAIN, b"2\n"], [PLAIN, b"3\n"]
+        for which in range(3):
+            for strange in ([LINK, b"x"], [PLAIN, b"\0"]):
+                versions = [one, two, three]
+                versions[which] = strange
+                base, theirs, mine = versions
+                self.assertEqual(merge_file(base, theirs, mine, self.STEP),
+                                 (mine, theirs, "CONFLICT, not a text; choose between it and the file .theirs, and delete that"))
+        file, extra, what = merge_file(one, two, three, self.STEP)
+        self.assertEqual((extra, what), (None, "CONFLICT, 1 to resolve"))
+        self.assertEqual(file[1], b"<<<<<<< 06-edited with your edit\n2\n||||||| before your edit\n1\n=======\n3\n"
+                                  b">>>>>>> 07-later\n")
+        self.assertEqual(merge_file(None, two, three, self.STEP)[2], "CONFLICT, 1 to resolve")
+
+    def test_a_file_with_any_of_the_three_markers_is_not_resolved(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        texts = {"a": "x\n<<<<<<< a\n", "b": "||||||| b\n", "c": ">>>>>>> c\n", "d": "=======\n x <<<<<<< d\n", "e.theirs": ""}
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        paths = {name: folder / name for name in (*texts, "none")}
+        self.assertEqual(list(conflicts_left(paths)), ["a", "b", "c", "e.theirs"])
 
 
 class Climb(Scratch):
