@@ -210,7 +210,7 @@ TEST_CASE("with few beams, each text of a search matches, and ends only where it
   }
 }
 
-TEST_CASE("a constraint that cannot be followed is a mistake of whoever asks, as one that cannot be read") {
+TEST_CASE("a constraint that cannot be followed is refused as one that cannot be read") {
   CHECK_THROWS_AS(constraint("(a?){6000}"), UsageError);
   CHECK_THROWS_AS(constraint("(a"), UsageError);
 }

@@ -1,5 +1,5 @@
-"""What a learner is told of a check and of the compiler's messages, without compiling anything: the events of a test
-program are written by a script, and the messages are those that GCC, Clang, ld and the sanitizers wrote."""
+"""What a learner is told of a check and of the compiler's messages, without compiling anything. A script writes the
+events of a test program; the messages are those that GCC, Clang, ld and the sanitizers wrote."""
 
 import contextlib
 import io
@@ -32,8 +32,7 @@ else:
     for number in range(int(options["first"]), int(options["last"]) + 1):
         print(number, file=open("ran", "a"))
         say(case=names[number - 1], line=10 * number)
-{body}
-"""
+{body}"""
 
 
 class Checks(unittest.TestCase):
