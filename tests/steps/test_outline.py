@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from support import Scratch, series  # noqa: F401  (support makes step_commands known)
-from step_commands.outline import YOUR_TURN, Header, changed_names, outline
+from step_commands.outline import YOUR_TURN, Header, add_include, changed_names, outline
 
 HEAD = """// What it is for.
 #pragma once
@@ -273,6 +273,43 @@ class Outline(unittest.TestCase):
         text = outline(Header(moved), [Header(HEAD + TAIL), Header(BEFORE)], set(), "04")
         self.assertIn("    return 2 * by;\n", text)
         self.assertNotIn("3 * by", text)
+
+
+class Parts(unittest.TestCase):
+    def test_each_declaration_is_known_by_its_class_and_its_name(self):
+        header = Header(HEAD + """using Ids = std::vector<int>;
+class Row : public Base {
+ public:
+  Row(int a) noexcept : a_{a}, b_(a) {}
+  using Id = int;
+  int size() const;
+  std::vector<int> ids = {}, more;
+  enum class Kind { kOne, kTwo = 2 };
+ private:
+  int a_, b_ = 0;
+};
+int first(Row row);
+extern "C" { int last(); }
+""" + TAIL)
+        self.assertEqual(set(header.declared), {
+            ((), "Ids"), ((), "Row"), (("Row",), "Row"), (("Row",), "Id"), (("Row",), "size"), (("Row",), "ids"), (("Row",), "more"),
+            (("Row",), "Kind"), (("Row", "Kind"), "kOne"), (("Row", "Kind"), "kTwo"), (("Row",), "a_"), (("Row",), "b_"),
+            ((), "first"), ((), "last")})
+        self.assertEqual(header.declared[("Row",), "b_"], {"int"})
+        self.assertEqual([function.title() for function in header.functions], ["Row::Row"])
+
+    def test_an_include_stands_among_those_of_its_kind(self):
+        for includes, include, result in [
+                ("#include <b>\n#include <d>\n", "<c>", "#include <b>\n#include <c>\n#include <d>\n"),
+                ("#include <b>\n#include <d>\n", "<e>", "#include <b>\n#include <d>\n#include <e>\n"),
+                ("#include <b>\n#include <d>\n", "<d>", "#include <b>\n#include <d>\n"),
+                ('#include "b"\n', "<e>", '#include <e>\n\n#include "b"\n'),
+                ("#include <b>\n", '"a"', '#include <b>\n\n#include "a"\n'),
+                ('#include <b>\n\n#include "d"\n', '"c"', '#include <b>\n\n#include "c"\n#include "d"\n')]:
+            for head in ("#pragma once\n\n", ""):
+                self.assertEqual(add_include(head + includes + "\nint x;\n", include), head + result + "\nint x;\n")
+        self.assertEqual(add_include("// A.\n#pragma once\n\nint x;\n", "<b>"), "// A.\n#pragma once\n\n#include <b>\n\nint x;\n")
+        self.assertEqual(add_include("int x;\n", "<b>"), "#include <b>\n\nint x;\n")
 
 
 class Compiles(Scratch):
