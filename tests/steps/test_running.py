@@ -1,4 +1,4 @@
-"""What a learner is told of a check and of the compiler's messages, without compiling anything. A script writes the
+"""What a learner reads about a check and of the compiler's messages, without compiling anything. A script writes the
 events of a test program; the messages are those that GCC, Clang, ld and the sanitizers wrote."""
 
 import contextlib
@@ -62,8 +62,7 @@ class Checks(unittest.TestCase):
                 say(failure="x == y", values="1 == 2", **at(22))
                 say(end=True, green=False)
             else:
-                say(end=True, green=True)
-        """)
+                say(end=True, green=True)""")
         told = []
         cases, skipped, names = runner.run(told=told.append)
         self.assertEqual([(case.name, case.line, case.green) for case in cases],
@@ -94,8 +93,7 @@ class Checks(unittest.TestCase):
                 sys.exit(1)
             if number == 3:
                 sys.exit(1)
-            say(end=True, green=True)
-        """).run()
+            say(end=True, green=True)""").run()
         self.assertEqual([(case.name, case.green) for case in cases], [("a", True), ("b", False), ("c", False), ("d", True)])
         self.assertEqual(list(running.describe(cases[1])),
                          ["RED  b", "     crashed: it used memory that is not its own, or called itself without end (SIGSEGV)",
@@ -106,8 +104,7 @@ class Checks(unittest.TestCase):
     def test_an_exception_is_a_failure_at_the_check_before_it(self):
         case, = self.runner(["a"], """
             say(exception="no such token", crash=False, checked=False, **at(7))
-            say(end=True, green=False)
-        """).run()[0]
+            say(end=True, green=False)""").run()[0]
         self.assertEqual(list(running.describe(case)), ["RED  a", "     test.cpp:7  before the first check of this case",
                                                         "       threw: no such token"])
 
@@ -117,8 +114,7 @@ class Checks(unittest.TestCase):
             cases, _, _ = self.runner(["a", "b", "c", "d", "e"], """
                 while number in (1, 3):
                     pass
-                say(end=True, green=True)
-            """, limit=0.5).run()
+                say(end=True, green=True)""", limit=0.5).run()
         self.assertEqual([(case.name, case.green) for case in cases], [("a", False), ("b", True), ("c", False)])
         self.assertEqual(cases[0].ended, "took longer than 0.5 seconds of computing, and was ended; an endless loop? "
                                          "--limit SECONDS gives it more")
@@ -195,8 +191,7 @@ class Words(unittest.TestCase):
                 #2 0x5583 in DOCTEST_ANON_FUNC_12 /p/05/test.cpp:40:7
 
             freed by thread T0 here:
-                #0 0x5584 in staircase::other() /p/05/sampling.h:9
-            """)
+                #0 0x5584 in staircase::other() /p/05/sampling.h:9""")
         self.assertEqual(running.complaint(heap, "/p/05"),
                          ["crashed: AddressSanitizer found heap-buffer-overflow", "in top_k, sampling.h:31", "called, test.cpp:40"])
         self.assertEqual(list(running.own_words(heap.encode())), [b"mine\n"])
@@ -230,8 +225,7 @@ class Words(unittest.TestCase):
 
             TEST_CASE("three") {
               CHECK(my_answer(1) == 2);
-            }
-            """)
+            }""")
         self.assertEqual(running.program_cases(text), {"one", 'two "quoted" parts'})
 
 
@@ -253,8 +247,7 @@ class CompilersMessages(unittest.TestCase):
                 9 | }
             /p/05/sampling.h:2:5: note: declared here
                 2 | int f();
-            test.cpp:3: fatal error: no such file
-            """), [("error", "sampling.h:8", "'x' was not declared in this scope", ["    8 |   x;", "      |   ^"]),
+            test.cpp:3: fatal error: no such file"""), [("error", "sampling.h:8", "'x' was not declared in this scope", ["    8 |   x;", "      |   ^"]),
                    ("warning", "sampling.h:9", "no return", ["    9 | }"]),
                    ("fatal error", "test.cpp:3", "no such file", [])])
 
@@ -275,8 +268,7 @@ class CompilersMessages(unittest.TestCase):
         self.assertEqual(self.found("""\
             /usr/bin/ld: build/test.o: in function `f()':
             test.cpp:(.text+0x1d): undefined reference to `staircase::top_k(int)'
-            /usr/bin/ld: main.cpp:(.text+0x0): multiple definition of `main'; first
-            """), [("error", "the linker", "undefined reference to 'staircase::top_k(int)'", []),
+            /usr/bin/ld: main.cpp:(.text+0x0): multiple definition of `main'; first"""), [("error", "the linker", "undefined reference to 'staircase::top_k(int)'", []),
                    ("error", "the linker", "multiple definition of 'main'; first", [])])
 
     def test_warnings_are_told_of_one_s_own_files_only(self):
@@ -323,10 +315,10 @@ class CompilersMessages(unittest.TestCase):
     def test_names_that_the_checks_miss_are_told_together_with_their_places_in_the_outline(self):
         missing = "'keep_top_k' was not declared in this scope"
         lines, whose = self.told(*(("error", "test.cpp", line, missing) for line in (3, 5, 5, 8, 9)),
-                                 ("error", "main.cpp", 1, "'nobody' does not name a type"), ("error", "test.cpp", 7, "other"))
+                                 ("error", "main.cpp", 1, "'absent' does not name a type"), ("error", "test.cpp", 7, "other"))
         self.assertEqual(lines[0], "These names are needed and not there:")
         self.assertRegex(lines[1], r"^  keep_top_k {19}test\.cpp:3, test\.cpp:5; the outline has it in sampling\.h: .*keep_top_k\(")
-        self.assertEqual(lines[2:], ["  nobody                       main.cpp:1"])
+        self.assertEqual(lines[2:], ["  absent                       main.cpp:1"])
         self.assertEqual(whose, "test.cpp does not fit your code")
         self.assertEqual(self.told(("error", "main.cpp", 1, "x"))[1], "main.cpp does not fit your code")
 
