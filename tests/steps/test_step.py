@@ -13,7 +13,7 @@ from pathlib import Path
 from support import STEPS, Scratch, series, snapshot
 
 from step_commands.compiling import absolute, warnings
-from step_commands.folder import LIBRARY, copy_library
+from step_commands.folder import LIBRARY, Folder, copy_library
 from step_commands.running import stat_of
 
 README = "# 0{} {}\n\n*Summary of {}.*\n\n## The idea\n\nA sentence,\nin two lines. Second one.\n\n## The task\n\nWork.\n"
@@ -264,7 +264,11 @@ class Practice(Scratch):
         (self.folder / "link").unlink()
         self.assertIn("is a file", self.practice(2, folder / "main.cpp", "--force", status=2))
         self.assertEqual(snapshot(self.folder), before)
+        with open(folder / "build.ninja", "a", encoding="utf-8") as file:
+            file.write("# mine\n")
         self.practice(2, folder, "--force")
+        self.assertTrue((folder / "old/build.ninja").read_text().endswith("# mine\n"))
+        self.assertNotIn("# mine", (folder / "build.ninja").read_text())
         self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint three, two;\n")
         self.assertEqual((folder / "more.h").read_text(), "mine")
         self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
@@ -272,6 +276,17 @@ class Practice(Scratch):
         self.assertRegex(self.practice(2, folder, "--force"), r"What was there is in \S*mine/old-2\.")
         self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
         self.assertEqual((folder / "old-2/main.cpp").read_text(), "mine again")
+
+    def test_a_folder_remembers_one_value_of_each_kind_and_keeps_its_rules(self):
+        file = self.folder / "build.ninja"
+        for rules in ("", "rule link\n  command = true = x\n"):
+            file.write_text("# A comment.\nstep = 06-top-k\ngiven = 12\n" + rules)
+            for day in ("2026-01-02", "2026-01-03"):
+                Folder(self.folder).remember(green=day)
+                self.assertEqual(Folder(self.folder).said, {"step": "06-top-k", "given": "12", "green": day})
+                self.assertTrue(file.read_text().endswith(f"step = 06-top-k\ngiven = 12\ngreen = {day}\n{rules}"))
+        Folder(self.folder).remember(given="13")
+        self.assertEqual(Folder(self.folder).said, {"step": "06-top-k", "given": "13", "green": "2026-01-03"})
 
     def test_a_file_that_is_gone_comes_back_and_nothing_else_changes(self):
         folder = self.folder / "mine"
