@@ -48,8 +48,7 @@ bool is_among(std::span<const std::string_view> names, const std::string& name) 
 
 /// null, false, and empty lists, objects and texts: nothing is to be done.
 bool is_off(const json& value) {
-  return value.is_null() || value == false || (!value.is_number() && !value.is_boolean() && value.empty()) ||
-         value == "";
+  return value.empty() || value == false || value == "";
 }
 
 /// A whole name, or what follows a dot in it.

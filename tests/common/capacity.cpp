@@ -2,11 +2,18 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "common/base/file.h"
 #include "common/measure/arrival_sweep.h"
 #include "common/measure/measurement.h"
 #include "common/measure/pass_cost.h"
+#include "common/measure/quantile.h"
 #include "tests/captured.h"
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
 
 namespace staircase {
 namespace {
@@ -157,7 +164,40 @@ TEST_CASE("the knee of a server with a constant service time is where it is alwa
     waiting.seconds = now - requests.front().arrival;
     return waiting;
   };
-  CHECK(sweep({}, {.requests = 1000}, 512, serve) == doctest::Approx(50.0));
+  const auto printed = [&](const SweepOptions& options) {
+    Captured captured(stderr);
+    CHECK(sweep(options, {.requests = 1000}, 512, serve) == doctest::Approx(50.0));
+    return captured.text();
+  };
+  const std::string text = printed({});
+  CHECK(contains(text, "the knee: from 50.00 requests/s on, the queue grows without bound"));
+  // A tenth of the knee to a tenth beyond it, with the times of the requests, not of their tokens.
+  std::istringstream lines(text.substr(text.find("TPOT ms p99")));
+  std::string line;
+  std::getline(lines, line);
+  for (const double rate : {5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 47.5, 55.0}) {
+    std::getline(lines, line);
+    double found[8] = {};
+    std::istringstream cells(line);
+    for (double& cell : found) cells >> cell;
+    CAPTURE(line);
+    CHECK(found[0] == doctest::Approx(rate).epsilon(0.01));
+    CHECK(found[1] == doctest::Approx(rate / 50.0).epsilon(0.01));
+    std::vector<double> times = serve(random_requests({.requests = 1000}, rate, 512)).ttft;
+    const double shares[] = {0.5, 0.95, 0.99};
+    for (int i = 0; i < 3; ++i)
+      CHECK(found[2 + i] == doctest::Approx(quantile(times, shares[i])).epsilon(0.02));
+    for (int i = 5; i < 8; ++i) CHECK(found[i] == 0.0);
+  }
+  CHECK(!(lines >> line));
+  const TemporaryFolder folder;
+  const std::string results = (folder.path() / "new/results").string();
+  CHECK(contains(printed({.folder = results, .rates = {7, 60}}), "TTFT"));
+  for (const char* name : {"capacity.csv", "capacity.json", "capacity.svg"})
+    CHECK(std::filesystem::file_size(std::filesystem::path(results) / name) > 0);
+  const nlohmann::json table =
+      nlohmann::json::parse(read_file(std::filesystem::path(results) / "capacity.json"));
+  CHECK(table.size() == 2);
 }
 
 }  // namespace

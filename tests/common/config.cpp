@@ -858,6 +858,10 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
     CHECK(lists(json{{name, {1, 2}}}.dump()) == "; " + name);
   }
   const auto file = folder.path() / "generation_config.json";
+  GenerationConfig unread = config(R"({"top_k": 3, "min_p": 0.5, "num_beams": 4})");
+  leave_unread(unread);
+  CHECK(list_of(unread.others) == "top_k 3, min_p 0.5, num_beams 4");
+  CHECK(unread.sampling.empty());
   folder.write("generation_config.json", R"({"top_k": 3, "eos_token_id": 5})");
   CHECK(list_of(generation_config_of(folder.path()).others).empty());
   CHECK(list_of(read_generation_config(file).others) == "eos_token_id 5");  // not of this model

@@ -83,3 +83,23 @@ TEST_CASE("a name is looked for in the folder that STAIRCASE_MODELS names before
   CHECK(find_model("tales-1m").parent_path() == embedded.parent_path());
   unsetenv("STAIRCASE_MODELS");
 }
+
+TEST_CASE("an adapter is a folder, or has a name in the folder of adapters beside the models") {
+  const TemporaryFolder folder;
+  const auto error_of = [](const std::string& name) {
+    return error_message([&] { find_adapter(name, "--adapter"); });
+  };
+  CHECK(error_of("") == "--adapter: the name is empty");
+  CHECK(find_adapter(folder.path().string(), "--adapter") == folder.path());
+  const std::string file = folder.write("file", "").string();
+  CHECK(error_of(file) == "--adapter " + file + ": this is a file, but an adapter is a folder");
+  setenv("STAIRCASE_MODELS", folder.path().c_str(), 1);
+  CHECK(!contains(error_of("mine"), folder.path().string()));  // it has no folder of adapters
+  std::filesystem::create_directories(folder.path() / "adapters/mine");
+  CHECK(find_adapter("mine", "--adapter") == folder.path() / "adapters/mine");
+  CHECK(says(error_of("yours"), "--adapter yours: no such adapter (looked as a folder, in " +
+                                    (folder.path() / "adapters").string() + ", in "));
+  unsetenv("STAIRCASE_MODELS");
+  CHECK(error_message([] { find_adapter("yours", "--adapter"); }).find(folder.path().string()) ==
+        std::string::npos);
+}

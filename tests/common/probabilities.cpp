@@ -94,6 +94,13 @@ TEST_CASE("if no logit is left, softmax throws a sentence") {
   CHECK(message({0.0f, -HUGE_VALF}) == "");
 }
 
+TEST_CASE("uniform numbers are those that numpy draws with the same seed, to the last bit") {
+  std::mt19937 generator(1);  // numpy.random.RandomState(1).random_sample(3)
+  for (const double number : {0.417022004702574, 0.7203244934421581, 0.00011437481734488664}) {
+    CHECK(uniform(generator) == number);
+  }
+}
+
 TEST_CASE("likeliest() is in descending order, with the lowest id first among ties") {
   const std::vector<float> logits{std::log(1.0f), std::log(3.0f), -HUGE_VALF, std::log(3.0f), std::log(2.0f)};
   const std::vector<Candidate> candidates = likeliest(logits, 10);

@@ -97,6 +97,7 @@ TEST_CASE("a line sets the options that it has keys for, and no others") {
 
   CHECK(read(R"({"prompt": "", "words": "one"})").words == std::vector<std::string>{"one"});
   CHECK(read(R"({"prompt": "", "arrival": 86400})").arrival == 86400.0);
+  CHECK(read(R"({"prompt": "", "arrival": 0})").arrival == 0.0);
 }
 
 TEST_CASE("a line that is not a request is an error of one sentence that names the fault") {
@@ -231,6 +232,19 @@ TEST_CASE("a text fits with one token more than there are positions, and any pro
   CHECK(refusal(64, 1) == "");
   CHECK(says(refusal(65, 1), "65 tokens and 1 new"));
   CHECK(refusal(65, 0) == "");
+  CHECK(refusal(1000, 0) == "");
+}
+
+TEST_CASE("the options of a line are kept as a person would type them") {
+  Values values;
+  RequestLine line =
+      line_of(R"({"prompt": "a", "words": ["x", "y z"], "count": 5, "flag": true, "animal": "fox"})");
+  line.add("--words", &values.words, "help");
+  line.add("--count", &values.count, "help");
+  line.add("--flag", &values.flag, "help");
+  line.add("--animal", one_of(&values.animal, {{"fox", Animal::kFox}, {"crow", Animal::kCrow}}), "help");
+  const OptionTexts wanted{{"--words", "x,y z"}, {"--count", "5"}, {"--flag", "true"}, {"--animal", "fox"}};
+  CHECK(line.options() == wanted);
 }
 
 }  // namespace
