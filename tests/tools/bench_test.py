@@ -469,6 +469,29 @@ class Asked(unittest.TestCase):
                     self.assertEqual(words[words.index("--rounds") + 1], expected)
 
 
+    def test_each_measurement_gets_what_a_person_asks_for(self):
+        tool = tool_module()
+        for asked, begin, words in [
+                ("--scaling --threads 2,3", "scaling", {"--shape": "124m", "--threads": "2,3"}),
+                ("--scaling --shape smollm2-135m", "scaling", {"--shape": "smollm2-135m"}),
+                ("--rungs", "rungs", {"--threads": 2}), ("--rungs matvec", "rungs", {"--ladder": "matvec"}),
+                ("--changes", "changes", {"--threads": 2}),
+                ("--products --threads 2,3", "products", {"--shape": "124m", "--threads": 3}),
+                ("--products --shape smollm2-135m", "products", {"--shape": "smollm2-135m"}),
+                ("--threads 2,3", "speed", {"--dtype": "float32", "--prompt-tokens": 0, "--threads": 3}),
+                ("--dtype int8 --prompt-tokens 9 --batch 4,5", "speed", {"--dtype": "int8", "--prompt-tokens": 9, "--batch": "4,5"})]:
+            with self.subTest(asked), tempfile.TemporaryDirectory() as folder, \
+                    mock.patch.object(sys, "argv", ["bench", "--threads", "2", *asked.split()]), \
+                    mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
+                    mock.patch.object(tool, "run_program") as program:
+                Path(folder, "result.json").write_text("{}")
+                tool.measure(tool.read_arguments())
+                given = list(program.call_args.args)
+                self.assertEqual((given[0], {name: given[given.index(name) + 1] for name in words}), (begin, words))
+                for optional, its_name in (("--batch", "--batch"), ("matvec", "--ladder")):
+                    self.assertEqual(its_name in given, optional in asked)
+
+
 class Recorded(unittest.TestCase):
     """What --record adds to the file of the CPU's page."""
 
