@@ -5,6 +5,7 @@
 
 #include "common/measure/adapter_trial.h"
 #include "plain_model.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
@@ -56,6 +57,22 @@ TEST_CASE("the logits with either adapter of tales-6m are the engine's") {
     CHECK(difference < 1e-3f);
     CHECK(change > 0.1f);
   }
+}
+
+TEST_CASE("of a text that is longer than the context, the end is tried") {
+  Model model = Model::load(find_model("tales-6m"), make_cpu_device(2));
+  model.limit_context(16);
+  std::vector<int> text;
+  for (int i = 0; i < 24; ++i) text.push_back((i * 1237 + 31) % 4000);
+  const auto said = [&](std::span<const int> tokens) {
+    Captured captured(stderr);
+    try_adapter(model, "aesop", tokens);
+    return captured.text();
+  };
+  const std::string whole = said(text);
+  CHECK(contains(whole, "perplexity of the prompt with the adapter: "));
+  CHECK(whole == said(std::span(text).last(16)));
+  CHECK(whole != said(std::span(text).first(16)));
 }
 
 TEST_CASE("without an adapter the loops are those of the model alone") {

@@ -277,7 +277,8 @@ TEST_CASE("a setting that changes the result and is not supported is refused by 
   CHECK(
       says(refusal("llama-3", adapter.with("target_modules", {"q_proj", "c_attn"})),
            R"(target_modules names "c_attn", but the model has no such product; they are down_proj, gate)"));
-  CHECK(says(refusal("llama-3", adapter.with("target_modules", "[")), "the pattern \"[\" is refused"));
+  CHECK(says(refusal("llama-3", adapter.with("target_modules", "[")), "the pattern \"[\" is refused",
+             " at byte 1"));
   CHECK(says(refusal("llama-3", adapter.with("target_modules", "(a*)*b")), "no product of the model"));
   CHECK(says(refusal("llama-3", adapter.with("target_modules", {"q_proj"})), "tensor \"base_model.model",
              "is not lora_A or lora_B of a product that"));

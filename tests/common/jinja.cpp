@@ -251,6 +251,8 @@ TEST_CASE("each mistake in a template has a sentence of its own") {
            {"{{ x | float }}", "makes a number of \"x\", which is undefined"},
            {"{{ '1e999' | float }}", "makes a number of \"1e999\", which is not possible here"},
            {"{{ 1 | tojson(separators=(',',)) }}", "uses tojson with separators that are not two"},
+           {"{{ 1 | tojson(separators=(',', ':', ';')) }}", "uses tojson with separators that are not two"},
+           {"{{ x() }}", "calls \"x\", which is undefined"},
            {"{{ 1 | tojson(indent=1.5) }}", "uses tojson with a number instead of an integer"},
            {"{{ x[0] }}", "reads an item of \"x\", which is undefined"},
            {"{{ x[:1] }}", "takes a slice of \"x\", which is undefined"},
@@ -397,6 +399,26 @@ TEST_CASE("lists nest 200 deep, those of the data and those of a template") {
   };
   CHECK(made(200) == "");
   CHECK(says(made(201), "nests lists too deeply"));
+}
+
+TEST_CASE("a dict is as deep as the deepest of its values, wherever that stands") {
+  const auto error_of = [](int depth, bool is_last) {
+    const std::string brackets =
+        std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']');
+    const std::string text =
+        is_last ? R"({"b": 1, "a": )" + brackets + "}" : R"({"a": )" + brackets + R"(, "b": 1})";
+    const ordered_json data = {{"x", ordered_json::parse(text)}};
+    return error_message([&] { JinjaTemplate("{% set y = [x] %}").render({data, {}, {}}); });
+  };
+  for (const bool is_last : {false, true}) {
+    CHECK(error_of(198, is_last) == "");
+    CHECK(says(error_of(199, is_last), "nests lists too deeply"));
+  }
+}
+
+TEST_CASE("only the words not and in ask whether something is not in a list") {
+  CHECK(refusal("{{ 1 not in [2] }}") == "");
+  CHECK(refusal("{{ 1 not 'in' [2] }}") != "");
 }
 
 TEST_CASE("a namespace may hold itself") {

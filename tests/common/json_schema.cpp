@@ -261,9 +261,10 @@ TEST_CASE("combinations that are not built are refused") {
   for (const std::string schema :
        {R"({"format": "email", "maxLength": 254})", R"({"format": "hostname"})",
         R"({"type": "number", "minimum": 1e-9})", R"({"type": "integer", "minimum": 1e300})",
-        R"({"enum": ["a"], "format": "date"})", R"({"enum": [[]], "prefixItems": [{}]})",
-        R"({"enum": [1e300]})", R"j({"pattern": "(?=a)"})j", R"({"pattern": "a^b"})",
-        R"({"pattern": "\\bx"})"}) {
+        R"({"enum": ["a"], "format": "date"})", R"({"enum": [{}], "additionalProperties": false})",
+        R"({"enum": [{}], "patternProperties": {"a": {}}})", R"({"enum": [[]], "items": [{}]})",
+        R"({"enum": [[]], "prefixItems": [{}]})", R"({"enum": [1e300]})", R"j({"pattern": "(?=a)"})j",
+        R"({"pattern": "a^b"})", R"({"pattern": "\\bx"})"}) {
     CAPTURE(schema);
     CHECK(error_of(schema).starts_with("the schema cannot be used at "));
   }

@@ -55,6 +55,12 @@ TEST_CASE("embedding without positions is the row of the token, in every type of
       INFO(to_string(dtype));
       const Tensor nothing = upload(device, shape_of(10, width), Values(10 * width, -0.0f));
       CHECK(same_bits(run(Tensor()), run(nothing)));
+      const Values positions = random_values(10 * width, 2);
+      Values want = run(Tensor());
+      const std::size_t places[] = {3, 4, 5, 6, 0};
+      for (std::size_t i = 0; i < want.size(); ++i)
+        want[i] += positions[places[i / width] * width + i % width];
+      CHECK(same_bits(run(upload(device, shape_of(10, width), positions)), want));
     });
   }
 }

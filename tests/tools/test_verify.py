@@ -79,6 +79,10 @@ class Verify(Limited):
         _, lines = self.verify()
         self.assertRegex(lines["tokenizer"], r"; PCRE2 uses Unicode \d+\.\d+\.\d+$")
 
+    def test_the_step_that_goes_on_beyond_the_context_is_the_usual_program(self):
+        said = "".join(run("tools/verify", "--help").stdout.split())
+        self.assertIn(f"(default:{ROOT}/build/steps/03-context-window)", said)
+
     def test_the_larger_model_is_good_too(self):
         done = run("tools/verify", "models/tales-6m", "--program", self.program, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stdout)
