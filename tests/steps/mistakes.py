@@ -1335,4 +1335,16 @@ MISTAKES = {
         ("the scales take no memory", "rounded_kv_cache.h", "numbers + numbers / size_ * sizeof(float)", "numbers"),
         ("the model keeps the type of the last cache", "rounded_kv_cache.h", "  model.use_cache_dtype(chosen);\n", ""),
     ],
+    "141-int4-cache": [
+        ("the levels begin at 0", "few_bits.h", "least + std::nearbyint((number - least) / step) * step",
+         "std::nearbyint(number / step) * step"),
+        ("there are 2^bits steps", "few_bits.h", "(1 << bits) - 1", "1 << bits"),
+        ("numbers are rounded down", "few_bits.h", "std::nearbyint((number - least) / step)",
+         "std::floor((number - least) / step)"),
+        ("a group of equal numbers divides by 0", "few_bits.h", "step > 0.0f ? least", "true ? least"),
+        ("groups cross the end of a head", "few_bits.h", "std::min(size, head_size - i % head_size)",
+         "std::min(size, heads.size() - i + 0 * head_size)"),
+        ("8 bits have levels as well", "rounded_kv_cache.h", "bits_ == 8 ? dequantize", "bits_ == 0 ? dequantize"),
+        ("a number takes a byte", "rounded_kv_cache.h", "numbers * bits_ / 8 +", "numbers +"),
+    ],
 }

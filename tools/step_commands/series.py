@@ -76,7 +76,7 @@ BRANCHES = [
      "change every matrix a little.", {"window-layers", "experts", "lora"}),
     ("Urgent and patient", "Let urgent requests pass others, draft in a batch what texts repeat, and serve both.",
      {"priorities", "urgent-requests"}),
-    ("Long texts", "Keep the cache of a long text in 8 bits, and measure what that costs.", {"int8-cache"}),
+    ("Long texts", "Keep the cache of a long text in 8 bits or 4, and measure what that costs.", {"int8-cache"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
