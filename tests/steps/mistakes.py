@@ -1347,4 +1347,16 @@ MISTAKES = {
         ("8 bits have levels as well", "rounded_kv_cache.h", "bits_ == 8 ? dequantize", "bits_ == 0 ? dequantize"),
         ("a number takes a byte", "rounded_kv_cache.h", "numbers * bits_ / 8 +", "numbers +"),
     ],
+    "142-rotated-cache": [
+        ("the rotation makes heads longer", "rotation.h", "number /= std::sqrt(static_cast<float>(x.size()));", "number /= 1.0f;"),
+        ("the second half has its sum", "rotation.h", "x[i + half] = a - b;", "x[i + half] = a + b;"),
+        ("one round is left out", "rotation.h", "half < x.size()", "2 * half < x.size()"),
+        ("pairs are mixed twice in a round", "rotation.h", "(i & half) != 0", "i + half >= x.size()"),
+        ("only the first head is rotated", "rotation.h", "!heads.empty(); heads = heads.subspan(head_size)",
+         "!heads.empty(); heads = heads.subspan(heads.size() + 0 * head_size)"),
+        ("the heads are not rotated back", "rounded_kv_cache.h",
+         "      if (rotates_) rotate_heads(rounded, kept.dim(3));  // back\n", ""),
+        ("the heads are rotated after rounding alone", "rounded_kv_cache.h",
+         "      if (rotates_) rotate_heads(numbers, kept.dim(3));\n", ""),
+    ],
 }

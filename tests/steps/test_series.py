@@ -111,6 +111,7 @@ LESSON = {
     "122-urgent-requests": "main.cpp service.h",
     "140-int8-cache": "main.cpp rounded_kv_cache.h",
     "141-int4-cache": "few_bits.h rounded_kv_cache.h",
+    "142-rotated-cache": "rotation.h rounded_kv_cache.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name

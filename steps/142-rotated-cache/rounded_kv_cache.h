@@ -1,0 +1,94 @@
+// A cache in float32 that holds the numbers of one in 8 bits or fewer.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/measure/cache_trial.h"
+#include "few_bits.h"
+#include "quantize.h"
+#include "rotation.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+/// Rounds what a pass has computed before the next pass reads it. `size` neighbouring numbers of a head share
+/// a scale, or all of a smaller head. The model's cache_dtype must be float32.
+class RoundedKvCache final : public StaticKvCache {
+ public:
+  RoundedKvCache(Model& model, std::size_t size, int bits = 8, bool rotates = false)
+      : StaticKvCache(model),
+        model_(model),
+        size_(std::min<std::size_t>(size, model.config().head_size)),
+        bits_(bits),
+        rotates_(rotates) {}
+
+  void append(int row, int count) override {
+    for (int l = 0; l < model_.config().n_layer && rounded_ < length(row); ++l) {
+      round(layer(l).keys, length(row));
+      round(layer(l).values, length(row));
+    }
+    rounded_ = length(row);
+    StaticKvCache::append(row, count);
+  }
+
+  /// The bits of each number, and 4 bytes for each group: a scale, or a least number and a step in bfloat16.
+  CacheUse use() const override {
+    const std::size_t numbers = StaticKvCache::use().bytes / sizeof(float);
+    return {.bytes = numbers * bits_ / 8 + numbers / size_ * sizeof(float)};
+  }
+
+ private:
+  /// Rounds the positions from `rounded_` up to `end`. kept [1, n_kv_head, n_positions, head_size].
+  void round(const Tensor& kept, int end) {
+    const Tensor all = kept.reshaped({kept.dim(1) * kept.dim(2), kept.dim(3)});
+    for (std::int64_t head = 0; head < kept.dim(1); ++head) {
+      Tensor own = all.rows(head * kept.dim(2) + rounded_, end - rounded_);
+      std::vector<float> numbers(own.size());
+      model_.device().copy_to_host(own, numbers);
+      if (rotates_) rotate_heads(numbers, kept.dim(3));
+      auto rounded = bits_ == 8 ? dequantize(quantize(numbers, kept.dim(3), size_))
+                                : on_levels(numbers, kept.dim(3), size_, bits_);
+      if (rotates_) rotate_heads(rounded, kept.dim(3));  // back
+      model_.device().copy_from_host(rounded, own);
+    }
+  }
+
+  Model& model_;
+  std::size_t size_;
+  int bits_;
+  bool rotates_;
+  int rounded_ = 0;  // positions
+};
+
+/// A cache of each type that the device takes, the exact one first. Then those of 8 bits with a scale for 16,
+/// 32 or 64 numbers, and those of 4 bits, rotated as well if heads have a power of 2 of numbers.
+inline std::vector<TriedCache> caches_of(Model& model) {
+  std::vector<TriedCache> caches;
+  const DType chosen = model.kv_dtype();
+  for (const DType dtype : cache_dtypes()) {
+    try {
+      model.use_cache_dtype(dtype);
+      caches.push_back({std::string(to_string(dtype)), std::make_unique<StaticKvCache>(model)});
+    } catch (const UsageError& error) {
+      warn("{} is left out: {}", to_string(dtype), error.what());
+    }
+  }
+  model.use_cache_dtype(DType::kFloat32);
+  for (const int bits : {8, 4}) {
+    for (const int size : {16, 32, 64})
+      caches.push_back({fmt::format("{} bits by {}", bits, size),
+                        std::make_unique<RoundedKvCache>(model, size, bits), false});
+  }
+  for (const int size : {16, 32, 64}) {
+    if (!std::has_single_bit(static_cast<unsigned>(model.config().head_size))) break;
+    caches.push_back({fmt::format("4 rotated by {}", size),
+                      std::make_unique<RoundedKvCache>(model, size, 4, true), false});
+  }
+  model.use_cache_dtype(chosen);
+  return caches;
+}
+
+}  // namespace staircase
