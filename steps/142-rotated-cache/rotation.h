@@ -7,8 +7,8 @@
 
 namespace staircase {
 
-/// x = H x / √n for the Hadamard matrix H of n rows, where n = x.size() is a power of 2 (Sylvester 1867): its
-/// entries are 1 and −1, and its rows are orthogonal. Twice is nothing: the second call undoes the first.
+/// x = H x / √n for the Hadamard matrix H of n rows (Sylvester 1867), where n = x.size() is a power of 2. Its
+/// entries are 1 and −1, and its rows are orthogonal. A second call undoes the first.
 inline void rotate(std::span<float> x) {
   for (std::size_t half = 1; half < x.size(); half *= 2) {
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -135,6 +135,10 @@ int4-weights
     float32              --dtype float32
     int8                 --dtype int8
     int4                 --dtype int4
+int8-cache
+    float32              --cache-dtype float32
+    bfloat16             --cache-dtype bfloat16
+    int8                 --cache-dtype int8
 --plain-loops
     Plain loops          --plain-loops
     Kernels              not --plain-loops
@@ -150,7 +154,7 @@ a chat
 """
 OF_ONE_TEXT = {"--num-return-sequences", "--use-cache", "--on-overflow", "--refill"}  # a chat decides these itself
 # With them a command plots, measures or compares, and its options are chosen for that.
-MEASURES = ("--benchmark", "--drift", "--streaming", "--timeline", "--compare-ranks")
+MEASURES = ("--benchmark", "--drift", "--streaming", "--timeline", "--compare-ranks", "--compare-caches")
 
 
 @functools.cache
