@@ -1,5 +1,5 @@
-// An engine without a model, for the checks of serving: a token follows from all those before it. A pass takes
-// a second, or as long as a check sets, and each one is recorded. Include it after the step's files.
+// An engine without a model, for the checks of serving: a token follows from all those before it. A pass
+// takes a second, or as long as a check sets, and each one is recorded. Include it after the step's files.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +80,7 @@ class ToyEngine : public Engine {
 
  private:
   std::vector<std::vector<int>> cache_;  // the tokens of each row
-  std::vector<int> drafts_;  // of each sequence of the next pass
+  std::vector<int> drafts_;              // of each sequence of the next pass
   std::vector<float> logits_;
 };
 
