@@ -182,6 +182,19 @@ TEST_CASE("a text is printed in one piece if lines about its tokens would come b
   }
 }
 
+TEST_CASE("log-probabilities stand beside their token with four digits, and a missing one is a dash") {
+  const Captured text(stdout), lines(stderr);
+  Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
+  const OnToken on_token = output.begin();
+  on_token({.id = 11, .logprobs = Logprobs{-0.53125f, {{12, -0.15625f}, {11, -0.5f}}}});
+  on_token({.id = 12, .logprobs = Logprobs{std::nullopt, {}}});
+  output.finish(FinishReason::kLength);
+  output.close(1000);
+  CHECK(contains(
+      lines.text(),
+      "\",\"               -0.5312  |  \"-\" -0.1562  \",\" -0.5000\n\"-\"                     -\n"));
+}
+
 TEST_CASE("a prompt that is echoed is printed in front of its text") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);

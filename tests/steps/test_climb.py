@@ -185,6 +185,21 @@ class Climb(Scratch):
         self.assertEqual(self.now()["steps/02-step/a.h"], before["steps/02-step/a.h"])
         self.assertEqual(self.now(), before)
 
+    def test_abort_takes_back_what_has_landed(self):
+        """a.h of 03 lands when the climb has passed 03; then it stops in 04."""
+        (self.root / "common/decoding").mkdir(parents=True)
+        (self.root / "common/decoding/landed.txt").write_text("a.h 03-step\n")
+        (self.root / "common/decoding/a.h").write_bytes(self.path(3).read_bytes())
+        self.commit(self.root)
+        self.edit(2, "two", "TWO")
+        self.edit(4, "two", "deux")
+        before, landed = self.now(), (self.root / "common/decoding/a.h").read_bytes()
+        self.climb(2, status=1)
+        self.assertNotEqual((self.root / "common/decoding/a.h").read_bytes(), landed)
+        self.climb("--abort")
+        self.assertEqual((self.root / "common/decoding/a.h").read_bytes(), landed)
+        self.assertEqual(self.now(), before)
+
     def test_edits_in_later_steps_are_kept_and_not_passed_on(self):
         self.edit(2, "two", "TWO")
         self.edit(4, "six", "mine")

@@ -14,6 +14,7 @@ from support import STEPS, Scratch, series, snapshot
 
 from step_commands.compiling import absolute, warnings
 from step_commands.folder import LIBRARY, Folder, copy_library
+from step_commands.history import copy
 from step_commands.running import stat_of
 
 README = "# 0{} {}\n\n*Summary of {}.*\n\n## The idea\n\nA sentence,\nin two lines. Second one.\n\n## The task\n\nWork.\n"
@@ -277,6 +278,13 @@ class Practice(Scratch):
         self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
         self.assertEqual((folder / "old-2/main.cpp").read_text(), "mine again")
 
+    def test_a_copied_file_is_a_program_if_it_was_one(self):
+        for mode, copied in ((0o700, 0o755), (0o600, 0o644)):
+            (self.folder / "file").write_text("x")
+            (self.folder / "file").chmod(mode)
+            copy(self.folder / "file", self.folder / "new/folder/file")
+            self.assertEqual((self.folder / "new/folder/file").stat().st_mode & 0o777, copied)
+
     def test_a_folder_remembers_one_value_of_each_kind_and_keeps_its_rules(self):
         file = self.folder / "build.ninja"
         for rules in ("", "rule link\n  command = true = x\n"):
@@ -296,6 +304,8 @@ class Practice(Scratch):
         said = self.step("check", folder, root=self.root, status=1)
         self.assertEqual(said, f"tools/step: kept.h is missing in {folder}; tools/step practice 02 {folder} --update writes it "
                          "again and leaves the rest unchanged.\n")
+        # Without a name it is the folder in which one is.
+        self.assertEqual(self.step("check", root=self.root, cwd=folder, status=1), said)
         self.practice(2, folder, "--update")
         self.assertIn("return 1;", (folder / "kept.h").read_text())
         self.assertEqual((folder / "new.h").read_text(), "mine")

@@ -193,7 +193,7 @@ def start(state, step, series, revision, test):
     climb = {
         "step": step.name,
         "todo": [later.name for later in above],  # each after the step that it continues
-        "before": {later.name: read(later) for later in above},  # what --abort puts back
+        "before": {},     # step: its files before the climb wrote into it, which --abort puts back
         "landed": {},     # the same for the files of common/decoding that the climb has written
         "written": {},    # step: the files that the climb has written
         "conflicts": [],  # in the step todo[0], the conflicts of a person; None while that step is being written
