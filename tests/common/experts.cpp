@@ -18,6 +18,7 @@
 #include "common/model/model.h"
 #include "common/model/plain_weights.h"
 #include "common/model/weight_matrices.h"
+#include "common/parallel/ranks.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
@@ -143,6 +144,41 @@ TEST_CASE("experts in one tensor, as transformers 5 keeps them, are those with a
     write(folder, settings_in(kFamilies / name), fused(tensors_in(kFamilies / name)));
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8, DType::kInt4})
       CHECK(logits_of(folder.path(), dtype) == logits_of(kFamilies / name, dtype));
+  }
+}
+
+/// One of two ranks, the other of which says the same.
+class OneOfTwo : public Ranks {
+ public:
+  explicit OneOfTwo(int rank) : Ranks(rank, 2) {}
+
+ private:
+  void exchange(std::span<const std::byte> own, std::span<std::byte> all) override {
+    std::ranges::copy(own, all.begin());
+    std::ranges::copy(own, all.begin() + std::ssize(own));
+  }
+  void post(std::span<const std::byte> /*bytes*/, int /*to*/) override {}
+  std::size_t take(std::span<std::byte> /*bytes*/, int /*from*/) override { return 0; }
+};
+
+TEST_CASE("each rank takes its part of experts in one tensor, as of a matrix for each") {
+  for (const std::string name : {"mixtral", "qwen3-moe"}) {  // of OLMoE, ranks take whole blocks
+    CAPTURE(name);
+    const TemporaryFolder folder;
+    write(folder, settings_in(kFamilies / name), fused(tensors_in(kFamilies / name)));
+    std::map<std::string, std::vector<float>> parts[2];
+    for (const int number : {0, 1}) {
+      const auto matrices_of = [&](const std::filesystem::path& path) {
+        OneOfTwo rank(number);
+        std::map<std::string, std::vector<float>> found;
+        const Model model = Model::load(path, make_cpu_device(1), DType::kFloat32, rank);
+        for_each_matrix(model, [&](const WeightMatrix& matrix) { found[matrix.name] = matrix.values; });
+        return found;
+      };
+      parts[number] = matrices_of(kFamilies / name);
+      CHECK(matrices_of(folder.path()) == parts[number]);
+    }
+    CHECK(parts[0] != parts[1]);
   }
 }
 

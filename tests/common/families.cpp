@@ -338,6 +338,30 @@ TEST_CASE("a prompt in pieces has the logits of the whole prompt, to the bit on 
   }
 }
 
+TEST_CASE("a matrix has the name of its tensor in the file, or of those that it joins") {
+  const auto names_of = [](const char* family) {
+    std::vector<std::string> names;
+    const Reference reference(family);
+    for_each_matrix(reference.model, [&](const WeightMatrix& matrix) { names.push_back(matrix.name); });
+    names.resize(6);
+    return names;
+  };
+  CHECK(names_of("llama-3") ==
+        std::vector<std::string>{"embed_tokens.weight", "layers.0.self_attn.qkv_proj.weight",
+                                 "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_up_proj.weight",
+                                 "layers.0.mlp.down_proj.weight", "layers.1.self_attn.qkv_proj.weight"});
+  CHECK(names_of("pythia") ==
+        std::vector<std::string>{"embed_in.weight", "layers.0.attention.query_key_value.weight",
+                                 "layers.0.attention.dense.weight", "layers.0.mlp.dense_h_to_4h.weight",
+                                 "layers.0.mlp.dense_4h_to_h.weight",
+                                 "layers.1.attention.query_key_value.weight"});
+  CHECK(names_of("mixtral") ==
+        std::vector<std::string>{"embed_tokens.weight", "layers.0.self_attn.qkv_proj.weight",
+                                 "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate.weight",
+                                 "layers.0.mlp.experts.0.gate_up_proj.weight",
+                                 "layers.0.mlp.experts.0.down_proj.weight"});
+}
+
 TEST_CASE("in types of fewer bits a model computes with the weights that its type holds, in every family") {
   // Shares of the largest logit. The float32 model below has the same rounded weights, so the remaining error
   // comes from rounding keys, values and, with weights of bfloat16 and less, the factors of products. Random
