@@ -244,3 +244,15 @@ TEST_CASE("--show-use counts the tokens that came from the cache") {
                                         answer.cached_tokens)));
   }
 }
+
+TEST_CASE("the cache may have another type than the weights") {
+  const auto talk = [](const std::string& more) {
+    return run_program(STAIRCASE_STEP_PROGRAM,
+                       "--prompt 'Why do you weep?' --max-new-tokens 40 --chat-template " + kTemplate + more);
+  };
+  CHECK(talk(" --cache-dtype int8").status == 0);
+  // Rounded keys and values change a text of some length, if little.
+  CHECK(talk(" --cache-dtype bfloat16 --do-sample --seed 3 --temperature 3").out !=
+        talk(" --do-sample --seed 3 --temperature 3").out);
+  CHECK(talk(" --cache-dtype int3").status == 2);
+}

@@ -6,6 +6,7 @@
 #include "conversation.h"
 #include "known_tokens.h"
 #include "tests/error_message.h"
+#include "tests/run_program.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -252,4 +253,16 @@ TEST_CASE("a template that writes nothing is refused") {
   Conversation conversation(tales(), tokenizer(), nothing, options);
   const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
   CHECK(error_message(ask) == "the chat template turns this conversation into an empty text");
+}
+
+TEST_CASE("the cache may have another type than the weights") {
+  const auto talk = [](const std::string& more) {
+    return run_program(STAIRCASE_STEP_PROGRAM,
+                       "--prompt 'Why do you weep?' --max-new-tokens 40 --chat-template " + kTemplate + more);
+  };
+  CHECK(talk(" --cache-dtype int8").status == 0);
+  // Rounded keys and values change a text of some length, if little.
+  CHECK(talk(" --cache-dtype bfloat16 --do-sample --seed 3 --temperature 3").out !=
+        talk(" --do-sample --seed 3 --temperature 3").out);
+  CHECK(talk(" --cache-dtype int3").status == 2);
 }

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   add_options(settings, options.sampling);
   add_options(program, chat);
   program.add_dtype_option({});
+  program.add_cache_dtype_option();
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
     const ChatTemplate chat_template = ChatTemplate::load(model.path(), chat.chat_template);
