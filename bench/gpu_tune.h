@@ -1,4 +1,4 @@
-// Which form of a product is the fastest on a GPU (kernels/cuda/tuning.h): the measurement of
+// Which form of a product is the fastest on a GPU (kernels/tuning.h): the measurement of
 // `tools/gpu-check
 // --tune`.
 #pragma once
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/model/config.h"
-#include "kernels/cuda/tuning.h"
 #include "kernels/device.h"
+#include "kernels/tuning.h"
 
 namespace staircase::bench {
 

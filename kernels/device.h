@@ -172,7 +172,7 @@ class Device {
   /// The name of a GPU, "NVIDIA H200", for which `use` may have a table; empty for other devices.
   virtual std::string card() const { return {}; }
 
-  /// Which forms of its kernels a GPU takes from now on (kernels/cuda/tuning.h). They differ in their speed
+  /// Which forms of its kernels a GPU takes from now on (kernels/tuning.h). They differ in their speed
   /// and in the order of their sums. A product that the table does not name, or names a form for that it has
   /// no kernel of, gets the form that it has without a table. Other devices ignore it.
   virtual void use(const cuda::Tuning& /*tuning*/) {}

@@ -1,4 +1,4 @@
-// The table of a GPU's fastest kernels (kernels/cuda/tuning.h) as a file, which `tools/gpu-check --tune`
+// The table of a GPU's fastest kernels (kernels/tuning.h) as a file, which `tools/gpu-check --tune`
 // writes and programs read.
 #pragma once
 
@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/cuda/tuning.h"
 #include "kernels/device.h"
+#include "kernels/tuning.h"
 
 namespace staircase {
 

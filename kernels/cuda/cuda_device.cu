@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/tuning.h"
+#include "kernels/tuning.h"
 
 namespace staircase {
 namespace {

@@ -38,8 +38,8 @@
 #include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/rows_on_tensor_cores.cuh"
 #include "kernels/cuda/stores.cuh"
-#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/weights.cuh"
+#include "kernels/tuning.h"
 
 namespace staircase {
 namespace cuda {

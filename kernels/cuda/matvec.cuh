@@ -25,8 +25,8 @@
 
 #include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/stores.cuh"
-#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/weights.cuh"
+#include "kernels/tuning.h"
 
 namespace staircase::cuda {
 

@@ -1,6 +1,6 @@
-// The forms of products (kernels/cuda/tuning.h): each against the CPU's twin, and which of them a product
+// The forms of products (kernels/tuning.h): each against the CPU's twin, and which of them a product
 // gets.
-#include "kernels/cuda/tuning.h"
+#include "kernels/tuning.h"
 
 #include <doctest/doctest.h>
 
