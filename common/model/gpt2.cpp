@@ -90,7 +90,8 @@ class Gpt2 : public Network {
     for (int l = 0; const Block& block : blocks_) {
       KeysValues keys_values = pass.keys_values(l);
       pass.query_key_value(x, block.ln_1, block.attention_input, queries, keys_values);
-      pass.attend(l, queries, keys_values, x, attended, block.attention_output, block.mlp_input);
+      pass.announce(block.attention_output, block.mlp_input);
+      pass.attend(l, queries, keys_values, x, attended);
       pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
       pass.all_reduce(x);
       Tensor hidden = pass.hidden(x);

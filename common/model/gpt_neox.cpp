@@ -86,7 +86,8 @@ class GptNeox : public Network {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
       device.split_heads(pass.batch(), projected, rule, queries, keys_values);
-      pass.attend(l, queries, keys_values, x, attended, block.attention_output, block.mlp_input);
+      pass.announce(block.attention_output, block.mlp_input);
+      pass.attend(l, queries, keys_values, x, attended);
       Tensor hidden = pass.hidden(x);
       if (parallel_) {  // x + attention(x) + mlp(x): the MLP reads x before attention is added
         pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);

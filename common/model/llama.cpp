@@ -447,7 +447,8 @@ class Llama : public Network {
       device.split_heads(pass.batch(), projected,
                          {block.query_norm, block.key_norm, pass.rotations(block.rotary), heads_together_},
                          queries, keys_values);
-      pass.attend(l, queries, keys_values, x, attended, block.attention_output, block.mlp_input);
+      pass.announce(block.attention_output, block.mlp_input);
+      pass.attend(l, queries, keys_values, x, attended);
       add(pass, attended, block.attention_output, block.attention_norm, x);
       if (block.experts.empty()) {
         Tensor hidden = pass.hidden(x);

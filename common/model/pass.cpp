@@ -288,11 +288,10 @@ bool Pass::adapts(const Linear& layer) const {
 }
 
 void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
-                  Tensor& attended, const Linear& next, const Linear& after_next) {
+                  Tensor& attended) {
   if (watchers_.probe != nullptr && watchers_.probe->layer() == layer) {
     watchers_.probe->compute(device_, queries, keys_values);
   }
-  device_.announce(next.weight, after_next.weight);
   device_.attention(batch_, queries, keys_values, attended);
   if (layer + 1 < config_.n_layer || !part_.share.has_last_block() || packed_.wants_all) return;
   only_wanted_ = true;

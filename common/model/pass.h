@@ -181,8 +181,12 @@ class Pass {
 
   /// `attended` = attention of that layer. After the last layer's attention, only the tokens whose logits are
   /// wanted continue: `x` and `attended` become their rows.
-  void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x, Tensor& attended,
-              const Linear& next, const Linear& after_next);
+  void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x, Tensor& attended);
+
+  /// The products after the next attention: Device::announce.
+  void announce(const Linear& next, const Linear& after_next) const {
+    device_.announce(next.weight, after_next.weight);
+  }
 
   /// logits = norm(x) W, the end of every family's pass. Nothing to do on a rank without the last block.
   void finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const;
