@@ -1,0 +1,82 @@
+"""The server with priorities and drafts: whatever shares its batch, each text is what the plain server writes alone."""
+
+import concurrent.futures
+import json
+import os
+import random
+import unittest
+
+from support import BUILD, CHATS, ROOT, SANITIZED, Server, wait_until
+
+TURNS = BUILD / "steps/122-urgent-requests"
+REQUESTS = int(os.environ.get("STAIRCASE_REQUESTS", "40" if SANITIZED else "200"))
+ADAPTERS = ("--adapter", f"fables={ROOT / 'models/adapters/aesop'}", "--adapter", "nights=arabian-nights")
+PROMPTS = ["Once upon a time there was a king", "A Fox and a Lion, a Fox and a Lion, a Fox and a",
+           "The Sultan said to the merchant, and the merchant said to the Sultan, and the Sultan",
+           "For want of a nail the shoe was lost. For want of a shoe the horse was lost. For want of a horse"]
+
+
+def some_request(draw):
+    body = {"prompt": draw.choice(PROMPTS), "max_tokens": draw.randint(1, 40), "seed": draw.randint(0, 3),
+            "temperature": draw.choice([0, 0, 0.7]), "model": draw.choice(["tales-6m", "fables", "nights"])}
+    if draw.random() < 0.2:
+        body["repetition_penalty"] = 1.2
+    if draw.random() < 0.2:
+        body["stop"] = [" the"]
+    if draw.random() < 0.2:
+        body["regex"] = r" ?[a-z ]{10,30}(, [a-z ]{5,20}){1,3}\."
+    return body
+
+
+class Turns(unittest.TestCase):
+    def test_each_text_of_a_busy_server_is_what_it_is_alone(self):
+        draw = random.Random(6)
+        bodies = [some_request(draw) for _ in range(REQUESTS)]
+        with Server(*ADAPTERS, "--max-batch-size", 1, program=CHATS) as plain:
+            alone = {}
+            for body in bodies:
+                key = json.dumps(body)
+                if key not in alone:
+                    alone[key] = plain.post(body)[2]["choices"][0]
+        with Server(*ADAPTERS, "--max-batch-size", 6, "--kv-blocks", 24, "--max-queue", 1000, "--patience", 20,
+                    "--prompt-lookup-num-tokens", 6, "--max-matching-ngram-size", 1, program=TURNS) as server:
+            def ask(body):
+                if draw.random() < 0.1:
+                    leaver = server.stream(body["prompt"], model=body["model"], max_tokens=60)
+                    leaver.leave()
+                return server.post({**body, "priority": draw.randint(0, 3)})[2]["choices"][0]
+
+            with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                for body, answer in zip(bodies, pool.map(ask, bodies)):
+                    expected = alone[json.dumps(body)]
+                    self.assertEqual((answer["text"], answer["finish_reason"]),
+                                     (expected["text"], expected["finish_reason"]), body)
+
+    def test_an_urgent_request_passes_patient_ones_unless_patience_is_0(self):
+        def order(patience):
+            with Server("--max-batch-size", 1, "--patience", patience, program=TURNS) as server:
+                ended = []
+
+                def ask(name, tokens, priority):
+                    server.post({"prompt": "The wolf", "max_tokens": tokens, "ignore_eos": True, "priority": priority})
+                    ended.append(name)
+
+                with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                    first = pool.submit(ask, "patient", 480, 50)
+                    self.assertTrue(wait_until(lambda: server.load()[1] > 0 or first.done()))
+                    pool.submit(ask, "urgent", 5, 0)
+                return ended
+
+        self.assertEqual(order(100), ["urgent", "patient"])
+        self.assertEqual(order(0), ["patient", "urgent"])
+
+    def test_a_priority_that_is_none_is_refused_in_both_interfaces(self):
+        with Server(program=TURNS) as server:
+            for wrong in (-1, 101, 1.5, "high", [1]):
+                status, _, answer = server.post({"prompt": "A", "priority": wrong})
+                self.assertEqual((status, answer["error"]["param"]), (400, "priority"), wrong)
+            self.assertEqual(server.post({"prompt": "A", "max_tokens": 1, "priority": None})[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
