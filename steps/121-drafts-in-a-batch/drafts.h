@@ -15,7 +15,7 @@ class DraftingScheduler : public PriorityScheduler {
   using PriorityScheduler::PriorityScheduler;
   LookupOptions lookup;
   PassRate rate;
-  int drafted = 0, accepted = 0;  ///< tokens of all texts
+  std::int64_t drafted = 0, accepted = 0;  ///< tokens of all texts
 
  protected:
   /// A row that grows feeds its drafts, too.
@@ -69,7 +69,7 @@ class DraftingScheduler : public PriorityScheduler {
       if (kept < std::ssize(drafts)) row.options.extras.chance += 0.2 * (same - row.options.extras.chance);
     }
     engine_.keep(r, drafts, kept);
-    drafted += static_cast<int>(drafts.size());
+    drafted += std::ssize(drafts);
     accepted += kept;
     if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     return taken;
