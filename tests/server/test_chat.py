@@ -146,6 +146,7 @@ class EveryOption(unittest.TestCase):
             "kv-blocks": (4, lambda server: self.model(server)["context_length"]),
             "no-prefix-caching": (None, self.cached),
             "dtype": ("int4", lambda server: server.complete("The", **logprobs)["choices"][0]["logprobs"]),
+            "cache-dtype": ("int8", lambda server: server.complete("The king", **logprobs)["choices"][0]["logprobs"]),
         }
         listed = subprocess.run([CHATS, "--help"], capture_output=True, text=True).stdout
         names = re.findall(r"(?m)^  (?:-\w,)?--([\w-]+)", listed)

@@ -15,6 +15,10 @@ from support import ROOT, STEPS, Scratch, call, hunks, series
 FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
 
+# What steps get of other branches, since files that are given to them stand on it.
+OF_OTHERS = {"121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
+             "122-urgent-requests": ("drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h")}
+
 
 class History(Scratch):
 
@@ -38,6 +42,7 @@ class History(Scratch):
                 parent = self.git(self.repository, "rev-parse", f"refs/tags/{step.parent.name}").strip() if step.parent else ""
                 self.assertEqual(said, f"{step.heading()}|Staircase|Staircase|{parent}")
                 landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
+                landed |= {f"common/decoding/{name}": step.library[name].path for name in OF_OTHERS.get(step.name, ())}
                 names = self.git(self.repository, "ls-tree", "-r", "--name-only", step.name).splitlines()
                 for name, path in {**step.files(), **landed}.items():
                     if name == "README.md":

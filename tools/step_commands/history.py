@@ -3,6 +3,7 @@
 The commits follow the parents: `main` is the documented history, and each line of steps after it ends in a branch.
 Each commit has the files of common/decoding that had landed before its step."""
 
+import functools
 import os
 import re
 import shutil
@@ -99,9 +100,28 @@ def history(options):
 
 
 def program(step):
-    """{name: path} of the step, and of the finished lessons that it uses or could use."""
+    """{name: path} of the step, of the finished lessons that it uses or could use, and of those of other branches on which
+    the files given to it stand."""
     landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
-    return {**step.files(), **landed}
+    files = {**step.files(), **landed}
+    seen, left = set(), [path for path in files.values() if path.suffix in (".h", ".cpp")]
+    while left:
+        path = left.pop()
+        for include in includes(path) if path not in seen else ():
+            given = ROOT / "common/decoding" / include.removeprefix("common/decoding/")
+            if include in step.files():
+                continue
+            if include in step.library:
+                left.append(files.setdefault(f"common/decoding/{include}", step.library[include].path))
+            elif given.is_file():
+                left.append(given)
+        seen.add(path)
+    return files
+
+
+@functools.cache
+def includes(path):
+    return re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def readme(step, series, folder):
