@@ -14,6 +14,7 @@
 #include "common/decoding/scheduler.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/program/program.h"
+#include "tests/captured.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
@@ -533,25 +534,17 @@ struct Ended {
 
 /// Runs a program of one token on the emulated GPU, and `before_computing` when the model is loaded.
 Ended run_program_on_gpu(const std::function<void()>& before_computing = [] {}) {
-  const TemporaryFolder folder;
-  const std::filesystem::path file = folder.path() / "error";
   const std::string model = (kSource / "models/tales-6m").string();
   const char* arguments[] = {"program",     "--device", "cuda",     "--model",
                              model.c_str(), "--prompt", "Once upon"};
   Program program("A test.");
-  std::fflush(stderr);
-  const int standard_error = dup(STDERR_FILENO);
-  std::freopen(file.c_str(), "w", stderr);
+  const Captured errors(stderr);
   const int status = program.run(static_cast<int>(std::size(arguments)), const_cast<char**>(arguments),
                                  [&](Model& gpt2, const std::vector<int>& prompt, Output&) {
                                    before_computing();
                                    gpt2.next_logits(prompt);
                                  });
-  std::fflush(stderr);
-  dup2(standard_error, STDERR_FILENO);
-  close(standard_error);
-  std::ifstream stream(file);
-  return {status, std::string(std::istreambuf_iterator<char>(stream), {})};
+  return {status, errors.text()};
 }
 
 /// Checks that a program ends with status 1, a line that begins so and no memory left on the GPU.

@@ -9,7 +9,6 @@
 
 #include "bench/gpu_tune.h"
 #include "bench/random_model.h"
-#include "common/base/message.h"
 #include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/idle_device.h"
@@ -130,7 +129,6 @@ TEST_CASE(
   const Variable file("STAIRCASE_TUNING", nullptr), cache("XDG_CACHE_HOME", folder.path().c_str());
   const auto said_by = [](Card& device) {
     const Captured errors(stderr);
-    quiet() = false;  // a program of several ranks, as in another check, leaves it true
     use_tuning(device);
     return errors.text();
   };
