@@ -15,7 +15,7 @@ from support import ROOT, STEPS, Scratch, call, hunks, series
 FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
 
-# What steps get of other branches, since files that are given to them stand on it.
+# What steps get of other branches, since files that are given to them include it.
 OF_OTHERS = {"121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
              "122-urgent-requests": ("drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h")}
 

@@ -100,8 +100,8 @@ def history(options):
 
 
 def program(step):
-    """{name: path} of the step, of the finished lessons that it uses or could use, and of those of other branches on which
-    the files given to it stand."""
+    """{name: path} of the step, of the finished lessons that it uses or could use, and of those of other branches that
+    files given to it include."""
     landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
     files = {**step.files(), **landed}
     seen, left = set(), [path for path in files.values() if path.suffix in (".h", ".cpp")]
