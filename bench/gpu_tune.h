@@ -1,5 +1,4 @@
-// Which form of a product is the fastest on a GPU (kernels/tuning.h): the measurement of
-// `tools/gpu-check
+// Which form of a product is the fastest on a GPU (kernels/tuning.h): the measurement of `tools/gpu-check
 // --tune`.
 #pragma once
 

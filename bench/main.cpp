@@ -42,6 +42,12 @@ struct Options {
   bool cpu_time = false;
 };
 
+std::vector<std::string> cache_dtype_names() {
+  std::vector<std::string> names;
+  for (const DType dtype : cache_dtypes()) names.emplace_back(to_string(dtype));
+  return names;
+}
+
 /// The type of --cache-dtype, which CLI11 has checked; none for an empty name.
 std::optional<DType> find_cache_dtype(const std::string& name) {
   for (const DType dtype : cache_dtypes()) {
@@ -82,7 +88,7 @@ void add_commands(CLI::App& app, Options& o) {
   add_clock(speed);
   speed->add_option("--dtype", o.dtype, "data type of the weights: float32, float16, bfloat16, int8 or int4");
   speed->add_option("--cache-dtype", o.cache_dtype, "data type of the cache; without it, that of the weights")
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "int8"}));
+      ->check(CLI::IsMember(cache_dtype_names()));
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context if it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")

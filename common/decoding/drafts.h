@@ -49,9 +49,10 @@ class DraftingScheduler : public PriorityScheduler {
     double& chance = row.options.extras.chance;
     chance += 0.005 * (1.0 - chance);  // so a row without drafts tries again some time
     const int left = row.options.stopping.max_new_tokens - row.new_tokens - 1;
-    const std::vector<int> copied = copied_tokens(row.tokens, lookup, left);
-    for (int i = 0; i < std::ssize(copied) && rate.pays(chance, i); ++i) {
-      row.tokens.push_back(copied[i]);
+    int count = std::min(lookup.num_tokens.value_or(0), left);
+    while (count > 0 && !rate.pays(chance, count - 1)) --count;
+    for (const int token : copied_tokens(row.tokens, lookup.ngram, count)) {
+      row.tokens.push_back(token);
       if (!engine_.make_room(row, r)) return row.tokens.pop_back();
       drafts_[r].push_back(row.tokens.back());
     }
