@@ -104,9 +104,9 @@ class GrammarWriter {
  private:
   /// A rule for the values under all of these schemas, which is written later.
   RegexPart rule_for(Schemas schemas, const std::string& name = "value") {
-    std::ranges::sort(schemas);
-    schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
-    const auto [known, is_new] = known_.try_emplace(schemas, static_cast<int>(rules_.size()));
+    // They are written in their order, in which their members come, but known in any.
+    const std::set<const Json*> all(schemas.begin(), schemas.end());
+    const auto [known, is_new] = known_.try_emplace(all, static_cast<int>(rules_.size()));
     if (is_new) {
       rules_.push_back({name, choice({})});
       todo_.emplace_back(known->second, std::move(schemas));
@@ -571,7 +571,7 @@ class GrammarWriter {
   SchemaReader reader_;
   const WriteMembers& write_;
   GrammarRules rules_;
-  std::map<Schemas, int> known_;
+  std::map<std::set<const Json*>, int> known_;
   std::map<std::string, int> shared_;
   std::vector<std::pair<int, Schemas>> todo_;
 };

@@ -27,9 +27,9 @@ struct ObjectMembers {
 using WriteMembers = std::function<RegexPart(const ObjectMembers& object, GrammarRules& rules)>;
 
 /// The first rule describes texts whose values are valid. Each valid value has at least one such text. Its
-/// members are in the order of `properties`, in which a model is asked for them, and other members follow.
-/// Where white space may be there is at most one blank, or a line feed and 20 blanks. Integers are `1`, not
-/// `1.0`.
+/// members are in the order in which the schema names them, as a model is asked for them: what `allOf` holds
+/// comes first if it is written before `properties`. Members without a name there follow. Where white space
+/// may be there is at most one blank, or a line feed and 20 blanks. Integers are `1`, not `1.0`.
 ///
 /// Keywords of any value: type, enum, const, nullable, $ref within the schema, $defs, definitions, anyOf,
 /// allOf, oneOf, not, if, then, else. What is not valid under a schema below `not` or `if`

@@ -278,29 +278,31 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
   if (std::ranges::find(open_, schema) != open_.end()) fail(schema, "it refers to itself");
   if (open_.size() > kMaxDepth) fail(schema, "more than 100 schemas refer to one another");
   open_.push_back(schema);
-  std::vector<Schemas> all{{schema}};
+  std::vector<Schemas> all{{}};
+  const auto join = [&](const std::vector<Schemas>& more) { all = both(all, more, schema); };
   if (schema->contains("$ref") && ref_is_alone_) {
-    all = alternatives(referred(schema));
+    join(alternatives(referred(schema)));
   } else {
     check(schema);
-    if (schema->contains("$ref")) all = both(all, alternatives(referred(schema)), schema);
-    if (schema->contains("allOf"))
-      for (const Json* one : listed(schema, "allOf")) all = both(all, alternatives(one), schema);
-    if (schema->contains("anyOf")) {
-      std::vector<Schemas> any;
-      for (const Json* one : listed(schema, "anyOf"))
-        for (Schemas& way : alternatives(one)) any.push_back(std::move(way));
-      all = both(all, any, schema);
+    // Members have the order in which they are named, so what is written before `properties` comes first.
+    if (!schema->contains("properties")) join({{schema}});
+    for (const auto& [key, value] : schema->items()) {
+      if (key == "properties") join({{schema}});
+      if (key == "$ref") join(alternatives(referred(schema)));
+      if (key == "allOf")
+        for (const Json* one : listed(schema, "allOf")) join(alternatives(one));
+      if (key == "anyOf") {
+        std::vector<Schemas> any;
+        for (const Json* one : listed(schema, "anyOf"))
+          for (Schemas& way : alternatives(one)) any.push_back(std::move(way));
+        join(any);
+      }
+      if (key == "oneOf") join(one_of(schema));
+      if (key == "not" && excluded(schema) == nullptr) join(none_of(within(schema, "not"), schema, "not"));
+      if (key == "if" && (schema->contains("then") || schema->contains("else"))) join(conditional(schema));
+      if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas")
+        for (const auto& [name, _] : value.items()) join(dependent(schema, key.c_str(), name));
     }
-    if (schema->contains("oneOf")) all = both(all, one_of(schema), schema);
-    if (schema->contains("not") && excluded(schema) == nullptr)
-      all = both(all, none_of(within(schema, "not"), schema, "not"), schema);
-    if (schema->contains("if") && (schema->contains("then") || schema->contains("else")))
-      all = both(all, conditional(schema), schema);
-    for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas"})
-      if (schema->contains(keyword))
-        for (const auto& [name, _] : schema->at(keyword).items())
-          all = both(all, dependent(schema, keyword, name), schema);
   }
   open_.pop_back();
   return all;

@@ -3,6 +3,7 @@
 #include "common/text/json_schema.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "common/base/error.h"
 #include "common/decoding/grammar.h"
+#include "common/decoding/object_members.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -187,6 +189,35 @@ TEST_CASE("a pattern has the escapes and anchors of ECMAScript") {
     CHECK(error_of(schema(half)).ends_with("half a pair of codes is no character"));
   for (const char* cut : {"\\x4", "\\u00e", "\\xg1"})
     CHECK(error_of(schema(cut)).ends_with("\\x41 has two hexadecimal digits, and \\u00e9 four"));
+}
+
+TEST_CASE("members come in the order in which a schema names them, wherever it does") {
+  const auto accepts = [](const std::string& schema, const std::string& text) {
+    const Grammar grammar(json_schema_rules(schema, written_members));
+    return grammar.accepts(grammar.after(grammar.start(), text));
+  };
+  const std::string ab = R"({"a":1,"b":1})", ba = R"({"b":1,"a":1})";
+  const std::string a = R"("properties": {"a": true})", b = R"({"properties": {"b": true}})";
+  for (const std::string others :
+       {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]", R"("oneOf": [)" + b + ", false]",
+        R"("if": true, "then": )" + b, R"("dependentSchemas": {"a": )" + b + "}",
+        std::string(R"("$ref": "#/$defs/b")")}) {
+    CAPTURE(others);
+    const std::string more = R"(, "required": ["b", "a"], "$defs": {"b": )" + b + "}}";
+    const std::string first = "{" + a + ", " + others + more, last = "{" + others + ", " + a + more;
+    CHECK(accepts(first, ab));
+    CHECK_FALSE(accepts(first, ba));
+    CHECK(accepts(last, ba));
+    CHECK_FALSE(accepts(last, ab));
+  }
+  // Where they lie in memory does not count.
+  std::string all, text = "{";
+  for (int i = 0; i < 12; ++i) {
+    all += fmt::format(R"({}{{"properties": {{"m{}": true}}, "required": ["m{}"]}})", i ? ", " : "", i, i);
+    text += fmt::format(R"({}"m{}":1)", i ? "," : "", i);
+  }
+  CHECK(accepts("{\"allOf\": [" + all + "]}", text + "}"));
+  CHECK_FALSE(accepts("{\"allOf\": [" + all + "]}", R"({"m1":1,"m0":1)" + text.substr(15) + "}"));
 }
 
 TEST_CASE("a schema without any valid value is refused") {
