@@ -73,9 +73,9 @@ Constraint::Constraint(GrammarRules rules, std::shared_ptr<const SortedTokens> t
       if (byte == range.first || borders[byte]) bytes += static_cast<char>(byte);
     return bytes;
   };
-  for (const auto& [first, last] : all_but({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}))
+  for (const auto& [first, last] : all_but({{0, 0x7F}}))
     for (const std::vector<ByteRange>& form : utf8_ranges(first, last)) {
-      std::vector<std::string>& bytes = plain_.emplace_back();
+      std::vector<std::string>& bytes = beyond_ascii_.emplace_back();
       for (const ByteRange& range : form) bytes.push_back(one_of_each_class(range));
     }
   Place place;
@@ -92,7 +92,7 @@ void Constraint::begin_anew() {
   table_.clear();
   next_.clear();
   numbers_.clear();
-  takes_plain_.clear();
+  back_.clear();
   mask_bytes_ = 0;
   is_used_ = false;
   ++generation_;
@@ -117,47 +117,100 @@ int Constraint::after(int state, char byte) {
       static_cast<std::size_t>(state) * classes_ + class_of_[static_cast<unsigned char>(byte)];
   if (next_[place] != kUnknown) return next_[place];
   if (!start_) start_ = processor_time();
-  if (++steps_ % 16 == 0 && processor_time() - *start_ > left_)
+  if (++steps_ % 64 == 0 && processor_time() - *start_ > left_)
     throw Error("the masks of the constraint take longer than {} seconds for one text", kMostTime.count());
   const int next = number_of(automaton_.after(*table_[static_cast<std::size_t>(state)].stacks, byte));
   return next_[place] = next;
 }
 
-/// Whether each plain token leads somewhere. It is enough if one stack takes them by the rule on its top,
-/// which is tried once for all stacks that have it there.
-bool Constraint::takes_plain_tokens(int state) {
-  return std::ranges::any_of(*table_[static_cast<std::size_t>(state)].stacks, [&](int stack) {
-    const int rule = automaton_.first_rule(stack);
-    const auto [known, is_new] = takes_plain_.try_emplace(rule, false);
-    if (is_new) known->second = all_lead_on(number_of({rule}));
-    return known->second;
-  });
+/// The characters that lead a state back to what it reads now. All stacks that read the same part next share
+/// them. Without is_back, they are looked for only where a repetition is read, of which there are few.
+Constraint::Loop Constraint::loop(int state, bool is_back) {
+  State& here = table_[static_cast<std::size_t>(state)];
+  if (here.loop) return *here.loop;
+  Loop widest;
+  bool is_whole = true;
+  for (const int stack : *here.stacks) {
+    if (stack == StackAutomaton::kEmpty) continue;
+    const StackAutomaton::Next next = automaton_.next(stack);
+    if (!is_back && next.part == next.repeats) {
+      is_whole = false;
+      continue;
+    }
+    const auto [known, is_new] = back_.try_emplace(next.repeats);
+    if (is_new) known->second = characters_back_to(next);
+    if (known->second.has_all_of(widest.characters)) widest = {known->second, next.left};
+  }
+  if (is_whole) here.loop = widest;
+  return widest;
 }
 
-/// Tries whole characters, until they lead to no new state or are as long as the longest plain token.
-bool Constraint::all_lead_on(int state) {
-  std::set<int> seen{state};
-  std::vector<int> latest{state};
-  for (std::size_t length = 0; length < SortedTokens::kMaxPlainBytes && !latest.empty(); ++length) {
-    std::set<int> reached;
-    for (const int from : latest)
-      for (const std::vector<std::string>& form : plain_) {
-        std::set<int> here{from};
-        for (const std::string& bytes : form) {
-          std::set<int> next;
-          for (const int one : here)
-            for (const char byte : bytes)
-              if (next.insert(after(one, byte)); next.contains(kDead)) return false;
-          here = std::move(next);
-        }
-        reached.merge(here);
-      }
-    latest.clear();
-    for (const int one : reached)
-      if (seen.insert(one).second) latest.push_back(one);
-    if (seen.size() > kMaxPlainStates) return false;
+/// The characters after which the part is read again.
+CharacterSet Constraint::characters_back_to(const StackAutomaton::Next& part) {
+  const int from = number_of({part.alone});
+  const auto is_back = [&](int state) {
+    return state != kDead &&
+           std::ranges::any_of(*table_[static_cast<std::size_t>(state)].stacks,
+                               [&](int stack) { return automaton_.is_back_at(stack, part); });
+  };
+  CharacterSet found;
+  for (std::uint32_t character = 0; character < 128; ++character)
+    if (is_back(after(from, static_cast<char>(character)))) found.add(character);
+  const bool all = std::ranges::all_of(beyond_ascii_, [&](const std::vector<std::string>& form) {
+    std::set<int> here{from};
+    for (const std::string& bytes : form) {
+      std::set<int> next;
+      for (const int one : here)
+        for (const char byte : bytes)
+          if (next.insert(after(one, byte)); next.contains(kDead)) return false;
+      here = std::move(next);
+    }
+    return std::ranges::all_of(here, is_back);
+  });
+  if (all) found.add(128);
+  return found;
+}
+
+/// The plain tokens that a state allows.
+TokenBits Constraint::plain_after(int state) {
+  const auto has_all = [](const Loop& loop, const CharacterSet& characters, std::size_t bytes) {
+    return bytes <= loop.bytes && loop.characters.has_all_of(characters);
+  };
+  if (has_all(loop(state, true), tokens_->plain.characters(), tokens_->plain.depth()))
+    return tokens_->plain_bits;
+  const std::span<const std::uint32_t> ids = tokens_->plain.ids();
+  std::vector<std::pair<std::size_t, std::size_t>> found;  // [begin, end) of ids
+  std::size_t count = 0;
+  tokens_->plain.walk(
+      state, [&](int from, char byte) { return after(from, byte); },
+      [&](int there, int before, const CharacterSet& characters, std::size_t bytes) {
+        return bytes == 0 || has_all(loop(there, there == before), characters, bytes);
+      },
+      [&](std::size_t begin, std::size_t end) {
+        count += end - begin;
+        if (!found.empty() && found.back().second == begin)
+          found.back().second = end;
+        else
+          found.emplace_back(begin, end);
+      });
+  // The fewer bits are changed one by one: those of the tokens, or those of all others.
+  const auto flip = [&](TokenBits& bits, std::size_t begin, std::size_t end) {
+    for (const std::uint32_t id : ids.subspan(begin, end - begin))
+      bits[id / 64] ^= std::uint64_t(1) << id % 64;
+  };
+  if (2 * count <= ids.size()) {
+    TokenBits bits(tokens_->plain_bits.size());
+    for (const auto& [begin, end] : found) flip(bits, begin, end);
+    return bits;
   }
-  return true;
+  TokenBits bits = tokens_->plain_bits;
+  std::size_t next = 0;
+  for (const auto& [begin, end] : found) {
+    flip(bits, next, begin);
+    next = end;
+  }
+  flip(bits, next, ids.size());
+  return bits;
 }
 
 const TokenBits& Constraint::mask(int state) {
@@ -170,15 +223,18 @@ const TokenBits& Constraint::mask(int state) {
   // Most states within a long string have the mask of one of them.
   StackAutomaton::Stacks near;
   for (const int stack : *here.stacks)
-    near.push_back(automaton_.near_limits(stack, static_cast<int>(tokens_->all.depth())));
+    near.push_back(automaton_.near_limits(stack, static_cast<int>(tokens_->depth())));
   std::ranges::sort(near);
   near.erase(std::unique(near.begin(), near.end()), near.end());
   if (const int same = number_of(std::move(near)); same != state) return mask(same);
-  const bool takes_plain = takes_plain_tokens(state);
-  TokenBits bits = takes_plain ? tokens_->plain : TokenBits(tokens_->plain.size());
-  (takes_plain ? tokens_->others : tokens_->all)
-      .walk(
-          state, [&](int from, char byte) { return after(from, byte); }, bits);
+  TokenBits bits = plain_after(state);
+  tokens_->others.walk(
+      state, [&](int from, char byte) { return after(from, byte); },
+      [](int, int, const CharacterSet&, std::size_t) { return false; },
+      [&](std::size_t begin, std::size_t end) {
+        for (const std::uint32_t id : tokens_->others.ids().subspan(begin, end - begin))
+          bits[id / 64] |= std::uint64_t(1) << id % 64;
+      });
   if (automaton_.accepts(*here.stacks))
     for (const int end : tokens_->ends)
       if (const auto t = static_cast<std::size_t>(end); t / 64 < bits.size())

@@ -24,15 +24,16 @@ namespace staircase {
 /// What texts must look like. All rows with the same constraint share one, in one thread at a time.
 ///
 /// A state of the table is a set of stacks. The states that a byte leads to, and the tokens that a state
-/// allows, are computed once and kept; when the table is full, it begins anew. Within a string nearly all
-/// tokens are allowed: the plain ones are so together, and the walk is for the others.
+/// allows, are computed once and kept; when the table is full, it begins anew. Where a state reads the same
+/// characters again and again, as within a string, all tokens of these characters are allowed together, and
+/// the walk passes over them.
 ///
 /// Work is bounded: a constraint that has too many stacks at once, or takes more than `kMostTime` of a
 /// processor for one text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 300'000, kMaxStates = 32'768;
-  static constexpr std::size_t kMaxMaskBytes = 8 << 20, kMaxPlainStates = 400;
+  static constexpr std::size_t kMaxParts = 400'000, kMaxStates = 32'768;
+  static constexpr std::size_t kMaxMaskBytes = 8 << 20;
   static constexpr std::chrono::seconds kMostTime{2};
 
   /// A text must match the regular expression, one of the choices, or the grammar, as a whole. They throw
@@ -67,9 +68,15 @@ class Constraint {
   void keep_allowed(std::span<float> logits, std::span<const int> text, Place& place);
 
  private:
+  /// Characters that may follow in any order, for so many bytes.
+  struct Loop {
+    CharacterSet characters = {};
+    std::size_t bytes = 0;
+  };
   struct State {
     const StackAutomaton::Stacks* stacks;
     TokenBits allowed = {};  // none if they are not known
+    std::optional<Loop> loop = {};
   };
   struct Hash {
     std::size_t operator()(const StackAutomaton::Stacks& stacks) const {
@@ -85,8 +92,9 @@ class Constraint {
   void begin_anew();
   int number_of(StackAutomaton::Stacks stacks);
   int after(int state, char byte);
-  bool takes_plain_tokens(int state);
-  bool all_lead_on(int state);
+  Loop loop(int state, bool is_back);
+  CharacterSet characters_back_to(const StackAutomaton::Next& part);
+  TokenBits plain_after(int state);
   const TokenBits& mask(int state);
   const TokenBits& mask_after(std::span<const int> text, Place& place);
 
@@ -94,14 +102,15 @@ class Constraint {
   StackAutomaton automaton_;
   std::array<std::size_t, 256> class_of_ = {};  // of a byte: those of a class lead to the same states
   std::size_t classes_ = 0;
-  // The forms of plain characters in UTF-8: for each of their bytes, one of every class that it may have.
-  std::vector<std::vector<std::string>> plain_;
+  // The forms of characters beyond ASCII in UTF-8: for each of their bytes, one of every class that it may
+  // have.
+  std::vector<std::vector<std::string>> beyond_ascii_;
   std::shared_ptr<const SortedTokens> tokens_;
   std::deque<State> table_ = {};
   std::vector<int> next_ = {};  // [states, classes]: a state, kDead or kUnknown
   std::unordered_map<StackAutomaton::Stacks, int, Hash> numbers_ = {};
-  std::unordered_map<int, bool> takes_plain_ = {};  // by StackAutomaton::first_rule
-  int generation_ = -1;                             // of the table
+  std::unordered_map<const RegexPart*, CharacterSet> back_ = {};  // by StackAutomaton::Next::repeats
+  int generation_ = -1;                                           // of the table
   bool is_used_ = false;
   std::size_t mask_bytes_ = 0, steps_ = 0;
   // Of this thread's processor time: what is left for the present text, and when the call's first work began.

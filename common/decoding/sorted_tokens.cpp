@@ -1,6 +1,7 @@
 #include "common/decoding/sorted_tokens.h"
 
 #include <algorithm>
+#include <map>
 
 #include "common/text/code_points.h"
 
@@ -21,8 +22,8 @@ std::vector<FlatTrie::Token> usable(const Tokenizer& tokenizer, const EndTokens&
   return tokens;
 }
 
-std::vector<FlatTrie::Token> without_plain(std::vector<FlatTrie::Token> tokens) {
-  std::erase_if(tokens, [](const FlatTrie::Token& token) { return SortedTokens::is_plain(token.first); });
+std::vector<FlatTrie::Token> those(std::vector<FlatTrie::Token> tokens, bool plain) {
+  std::erase_if(tokens, [&](const FlatTrie::Token& t) { return SortedTokens::is_plain(t.first) != plain; });
   return tokens;
 }
 
@@ -31,8 +32,18 @@ std::vector<FlatTrie::Token> without_plain(std::vector<FlatTrie::Token> tokens) 
 FlatTrie::FlatTrie(std::vector<Token> tokens) {
   std::ranges::sort(tokens);
   std::vector<std::size_t> open;  // the nodes of the latest token's bytes
+  // Of each node, the characters of all ways on. Within a character, they are no whole ones.
+  std::vector<CharacterSet> sets;
+  std::vector<bool> ends_character;
   const auto close = [&](std::size_t depth) {
-    for (; open.size() > depth; open.pop_back()) nodes_[open.back()].end = nodes_.size();
+    for (; open.size() > depth; open.pop_back()) {
+      Node& node = nodes_[open.back()];
+      node.end = static_cast<std::uint32_t>(nodes_.size());
+      if (open.size() > 1) {
+        Node& above = nodes_[open[open.size() - 2]];
+        above.below = std::max(above.below, node.below + 1);
+      }
+    }
   };
   std::string_view before;
   for (const auto& [bytes, id] : tokens) {
@@ -40,18 +51,51 @@ FlatTrie::FlatTrie(std::vector<Token> tokens) {
     while (open.size() < bytes.size()) {
       const std::size_t depth = open.size();
       open.push_back(nodes_.size());
-      nodes_.push_back({bytes[depth], depth, ids_.size(), 0});
+      nodes_.push_back({bytes[depth], static_cast<std::uint32_t>(depth),
+                        static_cast<std::uint32_t>(ids_.size()), 0, 0, 0});
+      sets.emplace_back().add_broken();
+      ends_character.push_back(false);
     }
-    ids_.push_back(static_cast<std::size_t>(id));
+    ids_.push_back(static_cast<std::uint32_t>(id));
     depth_ = std::max(depth_, bytes.size());
     before = bytes;
+    add_characters(bytes, open, sets, ends_character);
   }
   close(0);
-  nodes_.push_back({0, 0, ids_.size(), 0});
+  nodes_.push_back({0, 0, static_cast<std::uint32_t>(ids_.size()), 0, 0, 0});
+  std::map<CharacterSet, std::uint32_t> numbers;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const auto [known, is_new] = numbers.try_emplace(sets[i], static_cast<std::uint32_t>(sets_.size()));
+    if (is_new) sets_.push_back(sets[i]);
+    nodes_[i].set = known->second;
+  }
+}
+
+/// Adds the characters of a token to the nodes of its bytes that end one, each with those that come after it.
+void FlatTrie::add_characters(std::string_view bytes, const std::vector<std::size_t>& nodes,
+                              std::vector<CharacterSet>& sets, std::vector<bool>& ends_character) {
+  std::vector<std::pair<std::size_t, std::uint32_t>> ends;  // the characters with the bytes up to their end
+  std::string_view rest = bytes;
+  CharacterSet after;
+  while (!rest.empty()) {
+    const auto character = take_code_point(rest);
+    if (!character) {
+      after.add_broken();
+      break;
+    }
+    ends.emplace_back(bytes.size() - rest.size(), *character);
+  }
+  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+    const std::size_t node = nodes[end->first - 1];
+    if (!ends_character[node]) sets[node] = {};
+    ends_character[node] = true;
+    sets[node].add(after);
+    after.add(end->second);
+  }
+  characters_.add(after);
 }
 
 bool SortedTokens::is_plain(std::string_view bytes) {
-  if (bytes.size() > kMaxPlainBytes) return false;
   while (!bytes.empty()) {
     const auto character = take_code_point(bytes);
     if (!character || *character < 0x20 || *character == '"' || *character == '\\') return false;
@@ -62,11 +106,10 @@ bool SortedTokens::is_plain(std::string_view bytes) {
 SortedTokens::SortedTokens(const Tokenizer& tokenizer, EndTokens ends)
     : tokenizer(&tokenizer),
       ends(std::move(ends)),
-      all(usable(tokenizer, this->ends)),
-      others(without_plain(usable(tokenizer, this->ends))),
-      plain((static_cast<std::size_t>(tokenizer.vocab_size()) + 63) / 64) {
-  for (const auto& [bytes, token] : usable(tokenizer, this->ends))
-    if (is_plain(bytes)) plain[static_cast<std::size_t>(token) / 64] |= std::uint64_t(1) << token % 64;
+      plain(those(usable(tokenizer, this->ends), true)),
+      others(those(usable(tokenizer, this->ends), false)),
+      plain_bits((static_cast<std::size_t>(tokenizer.vocab_size()) + 63) / 64) {
+  for (const std::uint32_t token : plain.ids()) plain_bits[token / 64] |= std::uint64_t(1) << token % 64;
 }
 
 }  // namespace staircase

@@ -2,8 +2,12 @@
 // plain text within a JSON string.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,6 +20,35 @@ namespace staircase {
 /// A set of tokens, a bit each: token t is bit t % 64 of word t / 64. [(vocab_size + 63) / 64]
 using TokenBits = std::vector<std::uint64_t>;
 
+/// Characters by their kind: each of ASCII, and all others together.
+class CharacterSet {
+ public:
+  /// A code point.
+  void add(std::uint32_t character) {
+    if (character < 128)
+      ascii_[character / 64] |= std::uint64_t(1) << character % 64;
+    else
+      others_ |= kCharacters;
+  }
+  /// Bytes that are no whole character.
+  void add_broken() { others_ |= kBroken; }
+  void add(const CharacterSet& set) {
+    for (std::size_t i = 0; i < ascii_.size(); ++i) ascii_[i] |= set.ascii_[i];
+    others_ |= set.others_;
+  }
+  bool has_all_of(const CharacterSet& set) const {
+    return (set.ascii_[0] & ~ascii_[0]) == 0 && (set.ascii_[1] & ~ascii_[1]) == 0 &&
+           (set.others_ & ~others_) == 0;
+  }
+  bool empty() const { return ascii_[0] == 0 && ascii_[1] == 0 && others_ == 0; }
+  auto operator<=>(const CharacterSet&) const = default;
+
+ private:
+  enum : std::uint8_t { kCharacters = 1, kBroken = 2 };
+  std::array<std::uint64_t, 2> ascii_ = {};
+  std::uint8_t others_ = 0;
+};
+
 /// Tokens that begin alike share a path. A node is followed by all that are below it:
 ///
 ///     a, an, and, at    nodes a n d t: three below a, one below n
@@ -25,10 +58,13 @@ class FlatTrie {
 
   explicit FlatTrie(std::vector<Token> tokens);
 
-  /// Sets the bits of the tokens whose bytes lead somewhere. next(state, byte) is the state that a byte leads
-  /// to, or a negative number: all tokens that go on there are passed over.
-  template <typename Next>
-  void walk(int state, const Next& next, TokenBits& bits) const {
+  /// Finds the tokens whose bytes lead somewhere. next(state, byte) is the state that a byte leads to, or a
+  /// negative number: all tokens that go on there are passed over. If takes_all(state, before, characters,
+  /// bytes), all of them are found without a look: they go on with these characters, for so many bytes at
+  /// most, and `before` was the state a byte earlier. Calls found(first, end) for those from the first in the
+  /// order of their bytes to before the end.
+  template <typename Next, typename TakesAll, typename Found>
+  void walk(int state, const Next& next, const TakesAll& takes_all, const Found& found) const {
     std::vector<int> path(depth_ + 1, state);  // the states after 0, 1, 2 … bytes
     for (std::size_t i = 0; i + 1 < nodes_.size();) {
       const Node& node = nodes_[i];
@@ -37,26 +73,40 @@ class FlatTrie {
         i = node.end;
         continue;
       }
+      const std::size_t end =
+          takes_all(here, path[node.depth], sets_[node.set], node.below) ? node.end : i + 1;
+      if (node.first < nodes_[end].first) found(node.first, nodes_[end].first);
       path[node.depth + 1] = here;
-      for (std::size_t k = node.first; k < nodes_[i + 1].first; ++k)
-        bits[ids_[k] / 64] |= std::uint64_t(1) << ids_[k] % 64;
-      ++i;
+      i = end;
     }
   }
+
+  /// The tokens in the order of their bytes.
+  std::span<const std::uint32_t> ids() const { return ids_; }
 
   /// Bytes of the longest token.
   std::size_t depth() const { return depth_; }
 
+  /// All characters.
+  const CharacterSet& characters() const { return characters_; }
+
  private:
   struct Node {
-    char byte;          // which leads here
-    std::size_t depth;  // bytes before it
-    std::size_t first;  // of the tokens that end here, in ids_; they are those before the next node's
-    std::size_t end;    // the first node that is not below this one
+    char byte;            // which leads here
+    std::uint32_t depth;  // bytes before it
+    std::uint32_t first;  // of the tokens that end here, in ids_; they are those before the next node's
+    std::uint32_t end;    // the first node that is not below this one
+    std::uint32_t below;  // bytes of the longest way on from here
+    std::uint32_t set;    // of the characters of all ways on, in sets_
   };
+  void add_characters(std::string_view bytes, const std::vector<std::size_t>& nodes,
+                      std::vector<CharacterSet>& sets, std::vector<bool>& ends_character);
+
   std::vector<Node> nodes_ = {};  // and one more, where all ends
-  std::vector<std::size_t> ids_ = {};
+  std::vector<std::uint32_t> ids_ = {};
+  std::vector<CharacterSet> sets_ = {};
   std::size_t depth_ = 0;
+  CharacterSet characters_ = {};
 };
 
 /// The tokens that can be part of a constrained text: without special tokens, whose names are no text, and
@@ -64,15 +114,17 @@ class FlatTrie {
 struct SortedTokens {
   SortedTokens(const Tokenizer& tokenizer, EndTokens ends);
 
-  /// A plain token has whole characters which stand for themselves in a JSON string, and at most
-  /// kMaxPlainBytes. Most states that allow one allow all.
-  static constexpr std::size_t kMaxPlainBytes = 16;
+  /// A plain token has whole characters which stand for themselves in a JSON string. Most states that allow
+  /// one allow all.
   static bool is_plain(std::string_view bytes);
+
+  /// Bytes of the longest token.
+  std::size_t depth() const { return std::max(plain.depth(), others.depth()); }
 
   const Tokenizer* tokenizer;
   EndTokens ends;
-  FlatTrie all, others;  ///< others than the plain ones
-  TokenBits plain;
+  FlatTrie plain, others;
+  TokenBits plain_bits;
 };
 
 }  // namespace staircase

@@ -10,10 +10,18 @@ namespace staircase {
 
 using Kind = RegexPart::Kind;
 
-/// A top of which nothing is left is none.
+/// What a rule describes. No rule begins with itself, so this ends.
+const RegexPart& StackAutomaton::opened(const RegexPart& part) const {
+  return part.kind == Kind::kRule ? opened((*rules_)[static_cast<std::size_t>(part.rule)].part) : part;
+}
+
+/// A top of which nothing is left is none. The last part of a sequence is put there instead of it, so a rule
+/// that ends with itself comes back to the same stack.
 int StackAutomaton::push(const RegexPart& top, int done, int below) {
   const bool has_all = top.kind == Kind::kSequence || top.kind == Kind::kFront;
   if (has_all && done == std::ssize(top.parts)) return below;
+  if (top.kind == Kind::kSequence && done + 1 == std::ssize(top.parts))
+    return push(opened(top.parts.back()), 0, below);
   if (top.kind == Kind::kRepeat && done == top.most) return below;
   const auto [known, is_new] =
       numbers_.try_emplace(Stack{&top, done, below}, static_cast<int>(stacks_.size()));
@@ -97,12 +105,21 @@ int StackAutomaton::top(int stack) {
   return push(*part, done, kEmpty);
 }
 
-int StackAutomaton::first_rule(int stack) {
-  if (stack == kEmpty) return kEmpty;
-  const auto& [part, done, below] = stacks_[static_cast<std::size_t>(stack)];
-  const RegexPart& next = part->kind == Kind::kSequence ? part->parts[static_cast<std::size_t>(done)] : *part;
-  if (next.kind != Kind::kRule) return top(stack);
-  return first_rule(push((*rules_)[static_cast<std::size_t>(next.rule)].part, 0, kEmpty));
+StackAutomaton::Next StackAutomaton::next(int stack) {
+  const Stack& top = stacks_[static_cast<std::size_t>(stack)];
+  const bool is_sequence = top.top->kind == Kind::kSequence;
+  const RegexPart& part = opened(is_sequence ? top.top->parts[static_cast<std::size_t>(top.done)] : *top.top);
+  const int rounds = &part == top.top ? top.done : 0;
+  const bool is_repetition = part.kind == Kind::kRepeat || part.kind == Kind::kLoop;
+  const bool has_limit = part.kind == Kind::kRepeat && part.most != RegexPart::kNoLimit;
+  return {&part, is_repetition ? &opened(part.parts[0]) : &part, push(part, rounds, kEmpty),
+          has_limit ? static_cast<std::size_t>(part.most - rounds) : SIZE_MAX};
+}
+
+bool StackAutomaton::is_back_at(int stack, const Next& part) const {
+  const Stack& top = stacks_[static_cast<std::size_t>(stack)];
+  const bool is_repetition = part.part != part.repeats;
+  return top.top == part.part && top.below == kEmpty && (is_repetition || top.done == 0);
 }
 
 StackAutomaton::Stacks StackAutomaton::after(const Stacks& stacks, char byte) {

@@ -23,6 +23,9 @@ class StackAutomaton {
   /// top are not opened, so there is mostly one stack. Without any, no text that begins so is valid.
   using Stacks = std::vector<int>;
 
+  /// The stack with nothing on it, after a whole text.
+  static constexpr int kEmpty = 0;
+
   /// The first rule describes whole texts.
   explicit StackAutomaton(std::shared_ptr<const GrammarRules> rules) : rules_(std::move(rules)) {}
 
@@ -34,9 +37,17 @@ class StackAutomaton {
   /// Throws Error if it needs more than kMaxStacks, or kMaxAtOnce for one state.
   Stacks after(const Stacks& stacks, char byte);
 
-  /// The rule that a stack reads first, or the part on its top if that is none, as a stack on nothing. What
-  /// it reads, the stack reads, too.
-  int first_rule(int stack);
+  /// The part that a stack reads next: a repetition, or a rule that may end with itself.
+  struct Next {
+    const RegexPart* part;
+    const RegexPart* repeats;  ///< what a repetition repeats, which others may, too; otherwise the part
+    int alone;                 ///< the part as a stack on nothing
+    std::size_t left;          ///< the most rounds of a repetition from here
+  };
+  Next next(int stack);
+
+  /// Whether the stack reads that part anew and nothing else: a repetition after any number of rounds.
+  bool is_back_at(int stack, const Next& part) const;
 
   /// A stack that reads just the same `bytes` bytes or fewer. In counted repetitions whose limits are farther
   /// away it stands nearer to them, so stacks with other counts have the same.
@@ -46,7 +57,7 @@ class StackAutomaton {
   bool accepts(const Stacks& stacks);
 
  private:
-  static constexpr int kEmpty = 0, kUnknown = -1;
+  static constexpr int kUnknown = -1;
 
   struct Stack {
     const RegexPart* top;
@@ -73,6 +84,7 @@ class StackAutomaton {
     bool may_be_empty;  // so the stack below may read
   };
 
+  const RegexPart& opened(const RegexPart& part) const;
   int top(int stack);
   int push(const RegexPart& top, int done, int below);
   int put_on(int stack, int below);
