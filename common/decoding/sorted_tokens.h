@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -33,19 +32,18 @@ class CharacterSet {
   /// Bytes that are no whole character.
   void add_broken() { others_ |= kBroken; }
   void add(const CharacterSet& set) {
-    for (std::size_t i = 0; i < ascii_.size(); ++i) ascii_[i] |= set.ascii_[i];
+    for (int i = 0; i < 2; ++i) ascii_[i] |= set.ascii_[i];
     others_ |= set.others_;
   }
   bool has_all_of(const CharacterSet& set) const {
     return (set.ascii_[0] & ~ascii_[0]) == 0 && (set.ascii_[1] & ~ascii_[1]) == 0 &&
            (set.others_ & ~others_) == 0;
   }
-  bool empty() const { return ascii_[0] == 0 && ascii_[1] == 0 && others_ == 0; }
   auto operator<=>(const CharacterSet&) const = default;
 
  private:
   enum : std::uint8_t { kCharacters = 1, kBroken = 2 };
-  std::array<std::uint64_t, 2> ascii_ = {};
+  std::uint64_t ascii_[2] = {};  // std::array has no <=> in the libc++ of Emscripten
   std::uint8_t others_ = 0;
 };
 
