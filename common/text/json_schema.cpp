@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 #include <map>
 #include <set>
 #include <span>
@@ -398,17 +399,31 @@ class GrammarWriter {
     return sequence({bytes_of("["), space(), std::move(rest), space(), bytes_of("]")});
   }
 
+  /// The names in the order of each schema that has them, where two do not differ: those of [a, c] and of
+  /// [a, b, c, d] are a, b, c, d. Of names without a common one, those of the first schema come first.
+  static std::list<std::string> named_in(const Schemas& all, const std::vector<std::string>& required) {
+    std::list<std::string> names;
+    std::map<std::string, std::list<std::string>::iterator> place_of;
+    const auto add = [&](const std::string& name, std::list<std::string>::iterator before) {
+      const auto [known, is_new] = place_of.try_emplace(name);
+      if (is_new) known->second = names.insert(before, name);
+      return known->second;
+    };
+    for (const Json* schema : all) {
+      if (!schema->contains("properties")) continue;
+      std::vector<std::string> own;
+      for (const auto& [name, _] : schema->at("properties").items()) own.push_back(name);
+      auto next = names.end();
+      for (auto name = own.rbegin(); name != own.rend(); ++name) next = add(*name, next);
+    }
+    for (const std::string& name : required) add(name, names.end());
+    return names;
+  }
+
   RegexPart object(const Schemas& all) {
-    std::vector<std::string> names;
-    std::set<std::string> seen;
-    for (const Json* schema : all)
-      if (schema->contains("properties"))
-        for (const auto& [name, _] : schema->at("properties").items())
-          if (seen.insert(name).second) names.push_back(name);
     const std::vector<std::string> required = reader_.required_in(all);
+    const std::list<std::string> names = named_in(all, required);
     const std::set<std::string> is_required(required.begin(), required.end());
-    for (const std::string& name : required)
-      if (seen.insert(name).second) names.push_back(name);
 
     ObjectMembers members;
     members.comma = comma();

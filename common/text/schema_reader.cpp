@@ -285,6 +285,7 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
   } else {
     check(schema);
     // Members have the order in which they are named, so what is written before `properties` comes first.
+    // What holds under a condition names them once more, and comes last.
     if (!schema->contains("properties")) join({{schema}});
     for (const auto& [key, value] : schema->items()) {
       if (key == "properties") join({{schema}});
@@ -298,6 +299,8 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
         join(any);
       }
       if (key == "oneOf") join(one_of(schema));
+    }
+    for (const auto& [key, value] : schema->items()) {
       if (key == "not" && excluded(schema) == nullptr) join(none_of(within(schema, "not"), schema, "not"));
       if (key == "if" && (schema->contains("then") || schema->contains("else"))) join(conditional(schema));
       if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas")

@@ -198,10 +198,8 @@ TEST_CASE("members come in the order in which a schema names them, wherever it d
   };
   const std::string ab = R"({"a":1,"b":1})", ba = R"({"b":1,"a":1})";
   const std::string a = R"("properties": {"a": true})", b = R"({"properties": {"b": true}})";
-  for (const std::string others :
-       {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]", R"("oneOf": [)" + b + ", false]",
-        R"("if": true, "then": )" + b, R"("dependentSchemas": {"a": )" + b + "}",
-        std::string(R"("$ref": "#/$defs/b")")}) {
+  for (const std::string others : {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]",
+                                   R"("oneOf": [)" + b + ", false]", std::string(R"("$ref": "#/$defs/b")")}) {
     CAPTURE(others);
     const std::string more = R"(, "required": ["b", "a"], "$defs": {"b": )" + b + "}}";
     const std::string first = "{" + a + ", " + others + more, last = "{" + others + ", " + a + more;
@@ -210,6 +208,19 @@ TEST_CASE("members come in the order in which a schema names them, wherever it d
     CHECK(accepts(last, ba));
     CHECK_FALSE(accepts(last, ab));
   }
+  for (const std::string condition :
+       {R"("if": true, "then": )" + b, R"("dependentSchemas": {"a": )" + b + "}"}) {
+    CAPTURE(condition);
+    CHECK(accepts("{" + condition + ", " + a + "}", ab));
+    CHECK_FALSE(accepts("{" + condition + ", " + a + "}", ba));
+  }
+  // What one schema names between two names of another comes between them.
+  const std::string between =
+      R"({"oneOf": [{"properties": {"a": {"const": 1}, "c": true}}, false], "required": ["c", "d"],
+          "properties": {"a": true, "b": true, "c": true, "d": true}})";
+  CHECK(accepts(between, R"({"a":1,"b":1,"c":1,"d":1})"));
+  CHECK_FALSE(accepts(between, R"({"a":1,"c":1,"b":1,"d":1})"));
+  CHECK_FALSE(accepts(between, R"({"a":1,"c":1,"d":1,"b":1})"));
   // Where they lie in memory does not count.
   std::string all, text = "{";
   for (int i = 0; i < 12; ++i) {
