@@ -112,7 +112,8 @@ std::string origin_of(const std::string& option) {
 Access::Access(const AccessOptions& options)
     : origins_(options.cors_origins),
       keys_(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
-      checks_host_(!options.allowed_hosts.empty()) {
+      checks_host_(!options.allowed_hosts.empty()),
+      max_per_key_(options.max_per_key) {
   for (const std::string& host : options.allowed_hosts) hosts_.push_back(name_of(host));
 }
 
@@ -158,6 +159,25 @@ void Access::check_key(const HttpRequest& request) const {
   HttpError error(401, "this server requires a valid API key: Authorization: Bearer KEY", "",
                   "invalid_api_key");
   error.fields = {{"WWW-Authenticate", "Bearer"}};
+  throw error;
+}
+
+void Access::begin(const HttpRequest& request) {
+  if (!max_per_key_) return;
+  const std::string key(bearer_of(request.authorization).value_or(""));
+  const auto count =
+      std::ranges::count(unfinished_, key, &std::pair<const HttpRequest* const, std::string>::second);
+  if (count < *max_per_key_) {
+    unfinished_[&request] = key;
+    return;
+  }
+  HttpError error(
+      429,
+      fmt::format("this API key has {} unfinished {} already, and may have no more: try again when "
+                  "one has ended",
+                  count, count == 1 ? "request" : "requests"),
+      "", "rate_limit_exceeded");
+  error.fields = {{"Retry-After", "1"}};
   throw error;
 }
 

@@ -1,6 +1,8 @@
 // Who may call the server: the names that it goes by, pages of other origins, keys.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@ struct AccessOptions {
   std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
   std::vector<std::string> cors_origins = {};   ///< whose pages may call; "*" allows all
   std::string api_key_file = {};                ///< none: no key is needed
+  std::optional<int> max_per_key = {};          ///< unfinished requests of each key; without a value, any
 };
 
 /// The origin that --cors-origin names, as a browser sends it: without capitals, a slash at the end or the
@@ -43,9 +46,18 @@ class Access {
   /// Throws HttpError unless the request has one of the keys, or none is needed.
   void check_key(const HttpRequest& request) const;
 
+  /// Counts a request among the unfinished ones of its key, until `end`. Throws HttpError if these are as
+  /// many as its key may have.
+  void begin(const HttpRequest& request);
+
+  /// The request has its answer, or its client has left. Does nothing for one that was not counted.
+  void end(const HttpRequest& request) { unfinished_.erase(&request); }
+
  private:
   std::vector<std::string> origins_, keys_, hosts_;
   bool checks_host_;
+  std::optional<int> max_per_key_;
+  std::map<const HttpRequest*, std::string> unfinished_ = {};  // and their keys
 };
 
 /// Throws HttpError unless the body is plain JSON.

@@ -195,6 +195,7 @@ struct CompletionServer {
   }
 
   void count(const HttpRequest& request, int status) {
+    access.end(request);
     const std::string_view path = route_of(request);
     metrics.count("staircase_requests_total", 1.0,
                   fmt::format("path=\"{}\",status=\"{}\"", path.empty() ? "other" : path, status));
@@ -294,6 +295,7 @@ struct CompletionServer {
   }
 
   void complete(const std::shared_ptr<Exchange>& exchange) {
+    access.begin(exchange->request());
     Worker& thread = may_be_constrained(exchange) ? compiler : reader;
     read(thread, exchange, [this, exchange]() -> Then {
       const auto request = std::make_shared<CompletionRequest>(exchange->request().body, model);
@@ -306,6 +308,7 @@ struct CompletionServer {
 
   /// A template may take long. So chats wait for each other, but completions do not wait for them.
   void chat(const std::shared_ptr<Exchange>& exchange) {
+    access.begin(exchange->request());
     if (!may_be_constrained(exchange)) return write_prompt(exchange);
     read(compiler, exchange, [this, exchange]() -> Then {
       make_constraint(exchange->request().body, model);
@@ -401,6 +404,10 @@ void add_options(OptionSink& sink, ServerOptions& options) {
   });
   sink.add("--api-key-file", Path{&options.access.api_key_file, "FILE"},
            "file of API keys, one per line; /v1/ and every POST require one");
+  sink.add("--max-per-key", &options.access.max_per_key, "maximum unfinished requests of each API key",
+           at_least(1));
+  sink.refuse_if([&access = options.access] { return access.max_per_key && access.api_key_file.empty(); },
+                 "--max-per-key needs --api-key-file: without keys, all clients are the same to it");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));
@@ -415,7 +422,9 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
   if (std::ranges::count(adapters, model.name) > 0)
     throw UsageError("--adapter {}=...: this is the model's own name", model.name);
   CompletionServer server(options, with_defaults, service, metrics, prompts);
-  for (const auto& [name, help, value] : program_metrics) {
+  std::vector<ProgramMetric> own_metrics = service.metrics();
+  own_metrics.insert(own_metrics.end(), program_metrics.begin(), program_metrics.end());
+  for (const auto& [name, help, value] : own_metrics) {
     if (name.ends_with("_total")) {
       metrics.declare_counter("staircase_" + name, help);
     } else {
@@ -423,7 +432,7 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
     }
   }
   const auto update_metrics = [&] {
-    for (const auto& [name, help, value] : program_metrics) metrics.set("staircase_" + name, value());
+    for (const auto& [name, help, value] : own_metrics) metrics.set("staircase_" + name, value());
   };
   update_metrics();
   server.http.start([&] { service.drain(); });

@@ -37,6 +37,13 @@ enum class Admission {
 using ScorePrompt =
     std::function<std::shared_ptr<const std::vector<Token>>(const std::vector<int>& prompt, int likeliest)>;
 
+/// A program's own metrics: staircase_NAME, a counter if its name ends in _total as is usual in Prometheus,
+/// otherwise a gauge.
+struct ProgramMetric {
+  std::string name, help;
+  std::function<double()> value;
+};
+
 /// A service that continues texts. One thread owns the model and does one pass after another; the server
 /// thread calls the other functions, which must not wait for the model.
 class CompletionService {
@@ -57,13 +64,9 @@ class CompletionService {
   /// Continues some texts, in the model thread. Waits if there is nothing to do; returns false when it was
   /// drained and all texts have ended.
   virtual bool pass() = 0;
-};
 
-/// A program's own metrics: staircase_NAME, a counter if its name ends in _total as is usual in Prometheus,
-/// otherwise a gauge.
-struct ProgramMetric {
-  std::string name, help;
-  std::function<double()> value;
+  /// What it counts itself; read in the model thread, between two passes.
+  virtual std::vector<ProgramMetric> metrics() const { return {}; }
 };
 
 /// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
@@ -88,6 +91,15 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
 template <typename Engine, typename Cache>
 std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache) {
   return cache_metrics(engine, cache, cache.rows());
+}
+
+/// How many tokens a scheduler has drafted, and how many of them its texts have kept, as vLLM calls them.
+template <typename Scheduler>
+std::vector<ProgramMetric> draft_metrics(const Scheduler& scheduler) {
+  return {{"spec_decode_num_draft_tokens_total", "Drafted tokens.",
+           [&scheduler] { return static_cast<double>(scheduler.drafted); }},
+          {"spec_decode_num_accepted_tokens_total", "Drafted tokens that became part of a text.",
+           [&scheduler] { return static_cast<double>(scheduler.accepted); }}};
 }
 
 /// Serves until SIGTERM, SIGINT or SIGUSR1 arrives and all earlier requests have their answers. This thread

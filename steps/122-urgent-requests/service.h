@@ -106,6 +106,8 @@ class Service : public CompletionService {
     return true;
   }
 
+  std::vector<ProgramMetric> metrics() const override { return draft_metrics(scheduler_); }
+
  private:
   using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
 

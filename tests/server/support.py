@@ -68,8 +68,8 @@ class Client:
     def texts(self, prompt, **keys):
         return [choice["text"] for choice in self.complete(prompt, **keys)["choices"]]
 
-    def stream(self, prompt, **keys):
-        return Stream(self, {"prompt": prompt, "stream": True, **keys})
+    def stream(self, prompt, fields={}, **keys):
+        return Stream(self, {"prompt": prompt, "stream": True, **keys}, fields)
 
     def metrics(self):
         """{name, with its labels: value}"""
@@ -159,9 +159,9 @@ def recommending(**settings):
 class Stream:
     """A completion as it comes; iterating gives the events."""
 
-    def __init__(self, server, body):
+    def __init__(self, server, body, fields={}):
         self.connection = server.connect()
-        self.connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        self.connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", **fields})
         self.response = None
 
     def __iter__(self):

@@ -100,11 +100,11 @@ class EveryOption(unittest.TestCase):
         stream.leave()
         return max(growing for _, growing in loads)
 
-    def second_status(self, server):
+    def second_status(self, server, **fields):
         """What a client gets while another one's texts are decoded."""
-        stream = server.stream("The", max_tokens=400, ignore_eos=True)
+        stream = server.stream("The", fields, max_tokens=400, ignore_eos=True)
         self.assertTrue(wait_until(lambda: server.load()[1] == 1))
-        status = server.post({"prompt": "The", "max_tokens": 1})[0]
+        status = server.post({"prompt": "The", "max_tokens": 1}, **fields)[0]
         stream.leave()
         return status
 
@@ -140,6 +140,7 @@ class EveryOption(unittest.TestCase):
             "allowed-host": ("example.org", lambda server: self.get(server, Host="example.org")[0]),
             "cors-origin": ("https://example.org", lambda server: self.get(server, Origin="https://example.org")[1]["Access-Control-Allow-Origin"]),
             "api-key-file": (folder / "keys", lambda server: self.get(server)[0]),
+            "max-per-key": (1, lambda server: self.second_status(server, Authorization="Bearer secret"), "--api-key-file", folder / "keys"),
             "max-batch-size": (1, self.most_at_once),
             "max-queue": (0, self.second_status, "--max-batch-size", 1),
             "chat-template": (folder / "other.jinja", lambda server: post(server, "/apply-template", rendered)[2]),

@@ -494,6 +494,30 @@ class Keys(unittest.TestCase):
                     self.assertEqual(server.post({"prompt": "A"}, Authorization=f"Bearer {key}")[0], 200)
                 self.assertEqual(server.ask("GET", "/health")[0], 200)
 
+    def test_a_key_may_have_as_many_unfinished_requests_as_it_is_allowed(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
+            file.write("first\nsecond\n")
+            file.flush()
+            with Server("--api-key-file", file.name, "--max-per-key", 2, "--max-batch-size", 8) as server:
+                first, second = {"Authorization": "Bearer first"}, {"Authorization": "bearer  second"}
+                short = {"prompt": "The", "max_tokens": 1}
+                streams = [server.stream("The", fields=first, **Leaving.LONG) for _ in range(2)]
+                self.assertTrue(wait_until(lambda: sum(server.load()) == 20))
+                status, header, body = server.post(short, **first)
+                self.assertEqual((status, header["Retry-After"]), (429, "1"))
+                self.assertEqual(body["error"], {
+                    "message": "this API key has 2 unfinished requests already, and may have no more: try again when one "
+                               "has ended", "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded"})
+                self.assertEqual(server.post(short, **second)[0], 200, "the other key has none")
+                self.assertEqual(server.ask("GET", "/v1/models", **first)[0], 200)
+                for wrong in ({"prompt": 5}, {"prompt": "The", "max_tokens": -1}) * 3:
+                    self.assertEqual(server.post(wrong, **second)[0], 400)
+                streams[0].leave()
+                self.assertTrue(wait_until(lambda: server.post(short, **first)[0] == 200))
+                for _ in range(20):
+                    self.assertEqual(server.post(short, **first)[0], 200, "an answer ends its request")
+                streams[1].leave()
+
     def refused(self, *options):
         done = subprocess.run([PROGRAM, "--model", "tales-6m", "--device", "cpu", *options],
                               capture_output=True, text=True, timeout=60, cwd=ROOT)
@@ -518,6 +542,11 @@ class Keys(unittest.TestCase):
         self.assertEqual(self.refused("--port", "65536")[0], 2)
         self.assertEqual(self.refused("--max-queue", "-1")[0], 2)
         self.assertEqual(self.refused("--max-batch-size", "0")[0], 2)
+
+    def test_a_limit_of_keys_without_keys_is_refused(self):
+        self.assertEqual(self.refused("--max-per-key", "2"), (2, "error: --max-per-key needs --api-key-file: "
+                                                                           "without keys, all clients are the same to it"))
+        self.assertEqual(self.refused("--max-per-key", "0")[0], 2)
 
 
 class Texts(unittest.TestCase):

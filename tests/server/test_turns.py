@@ -70,6 +70,18 @@ class Turns(unittest.TestCase):
         self.assertEqual(order(100), ["urgent", "patient"])
         self.assertEqual(order(0), ["patient", "urgent"])
 
+    def test_the_metrics_count_the_drafts_and_how_many_are_kept(self):
+        names = [f"staircase_spec_decode_num_{kind}_tokens_total" for kind in ("draft", "accepted")]
+        with Server("--prompt-lookup-num-tokens", 4, program=TURNS) as server:
+            self.assertEqual([server.metrics()[name] for name in names], [0, 0])
+            tokens = server.complete("the fox and the lion " * 8, max_tokens=60, temperature=0,
+                                     ignore_eos=True)["usage"]["completion_tokens"]
+            drafted, accepted = (server.metrics()[name] for name in names)
+        self.assertGreater(accepted, 0)
+        self.assertLessEqual(accepted, min(drafted, tokens))
+        with Server(program=CHATS) as plain:
+            self.assertFalse([name for name in plain.metrics() if "spec_decode" in name])
+
     def test_a_priority_that_is_none_is_refused_in_both_interfaces(self):
         with Server(program=TURNS) as server:
             for wrong in (-1, 101, 1.5, "high", [1]):
