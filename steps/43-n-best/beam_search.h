@@ -92,15 +92,56 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
   }
 }
 
+/// One step of Hugging Face's search, with the logits after each growing beam, [growing.size(), vocab_size].
+/// Among the num_beams · (1 + end tokens) best continuations, those that end are set aside in `ended` if they
+/// are in the first num_beams. Returns the first num_beams of the others, or none when the search is over.
+inline std::vector<Beam> continue_beams(const std::vector<Beam>& growing, std::span<const float> logits,
+                                        std::vector<Beam>& ended, const EndTokens& ends,
+                                        const RowOptions& options, const BeamOptions& search) {
+  const std::int64_t n = search.num_beams;  // products overflow an int
+  const std::int64_t vocab_size = logits.size() / growing.size();
+  const std::int64_t looked_at = std::max<std::int64_t>(2, 1 + std::distance(ends.begin(), ends.end())) * n;
+  const std::size_t prompt_size = growing[0].tokens.size() - growing[0].chosen.size();
+  const int length = static_cast<int>(growing[0].chosen.size()) + 1;
+  std::vector<Continuation> all;
+  std::vector<std::vector<float>> logprobs;  // the model's own
+  for (int b = 0; b < std::ssize(growing); ++b) {
+    logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
+    std::vector<float> scores = logprobs[b];
+    forbid_early_end(scores, length - 1, ends, options.length);
+    process(scores, growing[b].tokens, options.sampling, prompt_size);
+    for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
+      if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
+    }
+  }
+  // Ties keep their order: first those of the first beam, and among these the lowest id.
+  std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
+  std::vector<Beam> next;
+  for (int rank = 0; rank < std::min<std::int64_t>(looked_at, std::ssize(all)); ++rank) {
+    Beam beam = growing[all[rank].beam];
+    Token token{all[rank].token};
+    if (options.logprobs.count)
+      token.logprobs = logprobs_of(token.id, logprobs[all[rank].beam], *options.logprobs.count);
+    beam.finished = end_of_text(token, beam.filter, length, ends, options);
+    beam.tokens.push_back(token.id);
+    beam.chosen.push_back(token);
+    beam.sum = all[rank].sum;
+    beam.score = beam.sum / length;
+    if (beam.finished ? rank >= n : std::ssize(next) == n) continue;
+    (beam.finished ? ended : next).push_back(std::move(beam));
+  }
+  std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
+  if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
+  // The best unfinished text would be no better if it ended here: a good guess.
+  if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) return {};
+  return next;
+}
+
 /// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
-/// Face's search. Among the num_beams · (1 + end tokens) best continuations, those that end are set aside if
-/// they are in the first num_beams. The first num_beams of the others go on. The cache has num_beams rows.
+/// Face's search. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search, KvCache& cache) {
   const ModelConfig& config = model.config();
-  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
-  const EndTokens& ends = config.end_tokens;
-  const std::int64_t looked_at = std::max<std::int64_t>(2, 1 + std::distance(ends.begin(), ends.end())) * n;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
   cache.truncate(0, 0);
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
@@ -108,39 +149,8 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     for (const Beam& beam : growing)
       fed[beam.row] = tokens_to_feed(beam.tokens, config.n_positions, cache, beam.row, options.overflow);
     const std::span<const float> logits = model.next_logits(fed, cache);  // [growing.size(), vocab_size]
-    std::vector<Continuation> all;
-    std::vector<std::vector<float>> logprobs;  // the model's own
-    for (int b = 0; b < std::ssize(growing); ++b) {
-      logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
-      std::vector<float> scores = logprobs[b];
-      forbid_early_end(scores, length - 1, ends, options.length);
-      process(scores, growing[b].tokens, options.sampling, prompt.size());
-      for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
-        if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
-      }
-    }
-    // Ties keep their order: first those of the first beam, and among these the lowest id.
-    std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
-    std::vector<Beam> next;
-    for (int rank = 0; rank < std::min<std::int64_t>(looked_at, std::ssize(all)); ++rank) {
-      Beam beam = growing[all[rank].beam];
-      Token token{all[rank].token};
-      if (options.logprobs.count)
-        token.logprobs = logprobs_of(token.id, logprobs[all[rank].beam], *options.logprobs.count);
-      beam.finished = end_of_text(token, beam.filter, length, ends, options);
-      beam.tokens.push_back(token.id);
-      beam.chosen.push_back(token);
-      beam.sum = all[rank].sum;
-      beam.score = beam.sum / length;
-      if (beam.finished ? rank >= n : std::ssize(next) == n) continue;
-      (beam.finished ? ended : next).push_back(std::move(beam));
-    }
-    std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
-    if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
-    // The best unfinished text would be no better if it ended here: a good guess.
-    if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) break;
-    into_rows(next, cache);
-    growing = std::move(next);
+    growing = continue_beams(growing, logits, ended, config.end_tokens, options, search);
+    into_rows(growing, cache);
   }
   return ended;
 }

@@ -648,11 +648,11 @@ MISTAKES = {
         ("the score is the sum", "beam_search.h", "beam.score = beam.sum / length;", "beam.score = beam.sum;"),
         ("the prompt counts for the length", "beam_search.h",
          "beam.score = beam.sum / length;", "beam.score = beam.sum / static_cast<double>(beam.tokens.size());"),
-        ("it never stops early", "beam_search.h", "next[0].score <= ended.back().score) break;", "false) break;"),
+        ("it never stops early", "beam_search.h", "next[0].score <= ended.back().score) return {};", "false) return {};"),
         ("it compares with the best finished text", "beam_search.h",
          "next[0].score <= ended.back().score", "next[0].score <= ended.front().score"),
         ("finished texts are not sorted", "beam_search.h",
-         "    std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);\n", ""),
+         "  std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);\n", ""),
     ],
     "42-beam-rows": [
         ("every child takes over its parent's row", "beam_search.h",
