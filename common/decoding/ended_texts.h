@@ -25,7 +25,8 @@ class EndedTexts : public PagedEngine {
         model_(model),
         cache_(cache),
         fed_(slots),
-        adapters_(slots, kNoAdapter) {
+        adapters_(slots, kNoAdapter),
+        searches_(slots) {
     for (int row = slots; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
   }
 
@@ -34,6 +35,7 @@ class EndedTexts : public PagedEngine {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
     adapters_[r] = row.options.extras.adapter;
+    searches_[r] = row.options.extras.search != nullptr;
     while (!make_keyed_room(row, r)) {
       if (!forget_oldest()) return false;
     }
@@ -65,6 +67,7 @@ class EndedTexts : public PagedEngine {
     PagedEngine::move_row(from, to);
     std::swap(fed_[from], fed_[to]);
     std::swap(adapters_[from], adapters_[to]);
+    std::swap(searches_[from], searches_[to]);
   }
 
   void clear_row(int r) override {
@@ -80,6 +83,7 @@ class EndedTexts : public PagedEngine {
   struct Ended {
     int row;  // of the cache
     std::vector<int> tokens;
+    bool is_beam;
   };
 
   /// What row r has fed is part of its text: others may share it.
@@ -125,15 +129,17 @@ class EndedTexts : public PagedEngine {
     return true;
   }
 
-  /// Row r is then empty, if there are rows for ended texts.
+  /// Row r is then empty, if there are rows for ended texts. Beams are forgotten before all others: a search
+  /// ends a text for each token, and most of them have no child.
   void keep(int r) {
     const auto same = std::ranges::find_if(ended_, [&](const Ended& one) { return one.tokens == fed_[r]; });
     if (same != ended_.end()) forget(same);
     if (empty_.empty() && !forget_oldest()) return;
     cache_.truncate(r, cache_.length(r));  // without blocks reserved in advance
-    ended_.push_back({empty_.back(), std::move(fed_[r])});
+    const auto place = searches_[r] ? std::ranges::find(ended_, false, &Ended::is_beam) : ended_.end();
+    cache_.swap_rows(r, empty_.back());
+    ended_.insert(place, {empty_.back(), std::move(fed_[r]), searches_[r] != 0});
     empty_.pop_back();
-    cache_.swap_rows(r, ended_.back().row);
   }
 
   bool forget_oldest() {
@@ -153,6 +159,7 @@ class EndedTexts : public PagedEngine {
   PagedKvCache& cache_;
   std::vector<std::vector<int>> fed_;   // the keys of the tokens that each row of the batch has in the cache
   std::vector<std::int32_t> adapters_;  // of each row of the batch
+  std::vector<char> searches_;          // whether it is a beam
   std::deque<Ended> ended_;             // the oldest first
   std::vector<int> empty_;              // rows for more of them
   double more_found_ = 0.0;             // tokens of texts that joined, beyond the full blocks

@@ -109,9 +109,9 @@ class ChatForm : public ReplyForm {
         text.logprobs.tokens.empty()
             ? "null"
             : fmt::format(R"({{"content":[{}],"refusal":null}})", text.logprobs.tokens);
-    return fmt::format(R"({{"index":{},"{}":{},"logprobs":{},"finish_reason":{}}})", text.index, kind,
-                       content, logprobs,
-                       text.has_called && end == FinishReason::kEos ? R"("tool_calls")" : in_json(end));
+    return fmt::format(
+        R"({{"index":{},"{}":{},"logprobs":{},"finish_reason":{}{}}})", text.index, kind, content, logprobs,
+        text.has_called && end == FinishReason::kEos ? R"("tool_calls")" : in_json(end), votes_json(text));
   }
 };
 

@@ -53,8 +53,8 @@ class CompletionForm : public ReplyForm {
             ? "null"
             : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
                           lists.tokens, lists.token_logprobs, lists.top_logprobs, lists.text_offset);
-    return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text.index,
-                       in_json(text.text), logprobs, in_json(text.end));
+    return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}{}}})", text.index,
+                       in_json(text.text), logprobs, in_json(text.end), votes_json(text));
   }
 
   std::vector<std::string> choices(NewText text) const override { return {choice(std::move(text))}; }
@@ -71,6 +71,10 @@ void LogprobJson::add(const LogprobJson& more) {
   add(token_logprobs, more.token_logprobs);
   add(top_logprobs, more.top_logprobs);
   add(text_offset, more.text_offset);
+}
+
+std::string votes_json(const NewText& text) {
+  return text.votes ? fmt::format(R"(,"votes":{})", *text.votes) : "";
 }
 
 std::string_view in_json(std::optional<FinishReason> reason) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "common/base/quoted.h"
@@ -21,12 +22,25 @@ double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
+/// What a text answers: without its thoughts and the white space around it, and with its calls.
+std::string answer_of(const NewText& text) {
+  static constexpr const char* kSpaces = " \t\r\n";
+  const std::size_t begin = std::min(text.text.find_first_not_of(kSpaces), text.text.size());
+  std::string answer = text.text.substr(begin, text.text.find_last_not_of(kSpaces) + 1 - begin);
+  if (text.calls) {
+    for (const CallPart& call : *text.calls) answer += fmt::format("\n{}{}", call.name, call.arguments);
+  }
+  return answer;
+}
+
 }  // namespace
 
 struct CompletionReply::Choice {
   ReplyText text;
   Clock::time_point first = {}, last = {};  // when the model chose its tokens
   std::string whole = {};                   // the choice, once complete
+  NewText news{.index = 0};                 // the same where texts are ranked
+  double sum = 0.0;                         // of its log-probabilities
 };
 
 CompletionReply::CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request,
@@ -76,7 +90,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
 }
 
 void CompletionReply::add_cached(int text, int tokens) {
-  if (text % request_->n != 0) return;  // the first of the texts after a prompt counts
+  if (text % request_->best_of != 0) return;  // the first of the texts after a prompt counts
   const std::scoped_lock lock(mutex_);
   if (counted_.insert(text).second) cached_ = cached_.value_or(0) + tokens;
 }
@@ -137,7 +151,9 @@ void CompletionReply::take() {
         add_part(begin_of_object() + part + end_of_object(false));
     }
     if (!request_->stream && choice.text.has_ended()) {
-      choice.whole = (choice.text.index() > 0 ? "," : "") + form_.choice(choice.text.take_news());
+      choice.news = choice.text.take_news();
+      if (!request_->ranks())
+        choice.whole = (choice.news.index > 0 ? "," : "") + form_.choice(std::move(choice.news));
     }
   }
   if (!unread_.empty()) exchange_->post_without_flush([self = shared_from_this()] { self->take(); });
@@ -166,10 +182,47 @@ void CompletionReply::fail(const HttpError& error, const std::string& parts) {
   exchange_->end_stream();
 }
 
+/// The texts of a prompt that the client gets, the best first. Those of a search have come in their order; it
+/// may have found fewer than wanted, and the others have no token.
+std::vector<CompletionReply::Choice*> CompletionReply::best_of(int prompt) {
+  std::vector<Choice*> texts;
+  for (int i = 0; i < request_->best_of; ++i)
+    texts.push_back(&choices_[static_cast<std::size_t>(prompt * request_->best_of + i)]);
+  if (request_->search) {
+    const auto missing = std::find_if(texts.begin() + 1, texts.end(), [&](const Choice* choice) {
+      return choice->text.tokens() == 0 && request_->max_tokens > 0;
+    });
+    texts.erase(missing, texts.end());
+  } else {
+    std::map<std::string, int> votes;  // Wang et al. 2022: self-consistency
+    if (request_->votes) {
+      for (Choice* const choice : texts) ++votes[answer_of(choice->news)];
+      votes.erase("");  // a text without an answer votes for none
+      for (Choice* const choice : texts) choice->news.votes = votes[answer_of(choice->news)];
+    }
+    std::ranges::stable_sort(texts, std::greater<>(), [](const Choice* choice) {
+      return std::pair(choice->news.votes, choice->sum / std::max(1, choice->text.tokens()));
+    });
+  }
+  if (std::ssize(texts) > request_->n) texts.resize(static_cast<std::size_t>(request_->n));
+  return texts;
+}
+
 /// The texts may be many megabytes: they are moved, not joined.
 void CompletionReply::send_whole() {
   HttpResponse response{.body = begin_of_object()};
-  for (Choice& choice : choices_) response.more.push_back(std::move(choice.whole));
+  if (request_->ranks()) {
+    int index = 0;
+    for (int prompt = 0; prompt < std::ssize(request_->prompts()); ++prompt) {
+      for (Choice* const choice : best_of(prompt)) {
+        if (on_answer_) on_answer_(choice->text.shown_ids());
+        choice->news.index = index;
+        response.more.push_back((index++ > 0 ? "," : "") + form_.choice(std::move(choice->news)));
+      }
+    }
+  } else {
+    for (Choice& choice : choices_) response.more.push_back(std::move(choice.whole));
+  }
   response.more.push_back(end_of_object(true));
   exchange_->send(std::move(response));
 }
@@ -183,6 +236,7 @@ void CompletionReply::read(const News& news) {
   }
   if (news.token) {
     choice.text.add(*news.token);
+    if (news.token->logprobs) choice.sum += news.token->logprobs->own.value_or(0.0f);
     choice.last = news.token->time;
     if (choice.text.tokens() == 1) {
       choice.first = choice.last;
@@ -202,7 +256,7 @@ void CompletionReply::end(Choice& choice, FinishReason reason) {
     metrics_.observe("staircase_time_per_output_token_seconds",
                      seconds(choice.last - choice.first) / (tokens - 1));
   }
-  if (on_answer_) on_answer_(choice.text.shown_ids());
+  if (on_answer_ && !request_->ranks()) on_answer_(choice.text.shown_ids());
 }
 
 }  // namespace staircase

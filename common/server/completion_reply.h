@@ -77,6 +77,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void fail(const HttpError& error, const std::string& parts);
   std::string begin_of_object() const;
   std::string end_of_object(bool with_use) const;
+  std::vector<Choice*> best_of(int prompt);
   void send_whole();
 
   const std::string id_;

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "common/decoding/beam_search.h"
 #include "common/server/request_body.h"
 #include "min_p.h"
 
@@ -28,6 +29,22 @@ const BodyKeys& completion_keys() {
     for (const char* key : {"max_completion_tokens", "top_logprobs", "messages"}) own.refused[key] = nullptr;
     return own;
   }();
+  return keys;
+}
+
+/// The same keys, where a service searches.
+BodyKeys with_search(BodyKeys keys) {
+  for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
+    keys.refused.erase(key);
+    keys.known.insert(key);
+  }
+  return keys;
+}
+
+/// The keys of sampling, and the values that a search takes for none.
+const std::map<std::string, std::vector<json>>& sampling_keys() {
+  static const std::map<std::string, std::vector<json>> keys{
+      {"temperature", {0, 1}}, {"top_k", {0, -1}}, {"top_p", {1}}, {"min_p", {0}}};
   return keys;
 }
 
@@ -57,6 +74,8 @@ const std::set<std::string>& CompletionRequest::option_keys() {
                                           "top_k",
                                           "min_p",
                                           "n",
+                                          "best_of",
+                                          "best_by",
                                           "stop",
                                           "presence_penalty",
                                           "frequency_penalty",
@@ -84,16 +103,25 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
                     "with an adapter: leave one of them out",
                     "echo", "unsupported_parameter");
   }
+  if (search && score()) {
+    throw HttpError(
+        400,
+        "a beam search computes no log-probabilities of a prompt (echo with logprobs): leave one of "
+        "them out",
+        "echo", "unsupported_parameter");
+  }
   reject_errors("prompt", [&] { read_prompts(model); });
 }
 
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys,
                                      const std::vector<std::pair<std::string, std::string>>& defaults) {
   const std::size_t most_values = static_cast<std::size_t>(kMaxTexts) * model.n_positions + keys.most;
-  body_ = std::make_unique<Body>(Body{{read_body(body, keys, most_values)}});
+  const BodyKeys searching = model.searches ? with_search(keys) : BodyKeys();
+  body_ = std::make_unique<Body>(Body{{read_body(body, model.searches ? searching : keys, most_values)}});
   json& values = body_->values;
+  if (model.searches) read_search();
   for (const auto& [key, value] : defaults) {
-    if (!values.contains(key)) values[key] = json::parse(value);
+    if (!values.contains(key) && !(search && sampling_keys().contains(key))) values[key] = json::parse(value);
   }
   // In other implementations, these mean that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
@@ -101,6 +129,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   adapter = require_model(*body_, model);
   add("--n", &n, "", between(1, kMaxTexts));
   add("--stream", &stream, "");
+  read_best();
   reject_errors("user", [&] {
     const json* const user = body_->find("user");
     if (user != nullptr && !user->is_string()) refuse("user", *user, "a text");
@@ -119,6 +148,70 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
 }
 
 CompletionRequest::~CompletionRequest() = default;
+
+/// A key that a search has no use for may have a value that changes nothing; vLLM requires a temperature of
+/// 0.
+void CompletionRequest::read_search() {
+  bool searches = false;
+  reject_errors("use_beam_search", [&] { body_->get("use_beam_search", &searches); });
+  BeamOptions options;
+  reject_errors("length_penalty",
+                [&] { body_->get_option("length_penalty", &options.length_penalty, between(-10, 10)); });
+  reject_errors("early_stopping", [&] {
+    const json* const found = body_->find("early_stopping");
+    if (found == nullptr) return;
+    if (!found->is_boolean() && *found != "never")
+      refuse("early_stopping", *found, R"(true, false or "never")");
+    options.early_stopping = *found == true    ? EarlyStopping::kTrue
+                             : *found == false ? EarlyStopping::kFalse
+                                               : EarlyStopping::kNever;
+  });
+  if (!searches) {
+    const bool is_plain = options.length_penalty == 1.0f;
+    if (is_plain && options.early_stopping == EarlyStopping::kFalse) return;
+    const char* const key = is_plain ? "early_stopping" : "length_penalty";
+    throw HttpError(400, fmt::format("{} needs use_beam_search to be true", key), key);
+  }
+  for (const auto& [key, plain] : sampling_keys()) {
+    const json* const found = body_->find(key);
+    if (found != nullptr && std::ranges::count(plain, *found) == 0)
+      throw HttpError(400, fmt::format("use_beam_search does not sample: leave out {}", key), key);
+    body_->values.erase(key);
+  }
+  search = std::make_shared<BeamOptions>(options);
+}
+
+void CompletionRequest::read_best() {
+  best_of = n;
+  add("--best-of", &best_of, "", between(1, kMaxTexts));
+  reject_errors("best_by", [&] {
+    body_->get_option("best_by", one_of(&votes, {{"logprob", false}, {"vote", true}}), {});
+  });
+  const auto require = [](bool right, const std::string& key, const std::string& message) {
+    if (!right) throw HttpError(400, message, key);
+  };
+  require(best_of >= n, "best_of",
+          fmt::format("best_of is {}, but it must be at least {}, the value of n", best_of, n));
+  if (body_->find("best_by") != nullptr) {
+    require(!search, "best_by", "a beam search ranks its texts itself: leave out best_by");
+    require(best_of > n, "best_by", "best_by needs best_of above n: without it all texts are returned");
+    require(!votes || n == 1, "best_by", fmt::format("a vote has one winner, but n is {}: leave it out", n));
+  }
+  if (search) {
+    require(best_of > 1, "use_beam_search",
+            "use_beam_search needs best_of, or n, above 1: the number of its beams");
+    search->num_beams = best_of;
+  } else if (best_of > n) {
+    bool is_sampled = false;
+    add("--do-sample", &is_sampled, "");
+    require(is_sampled, "best_of",
+            fmt::format("best_of is {}, but with temperature 0 all {} texts would be the same", best_of,
+                        best_of));
+  }
+  require(!stream || !ranks(), "stream",
+          fmt::format("{} compares whole texts: leave out stream",
+                      search ? "use_beam_search" : "best_of above n"));
+}
 
 void CompletionRequest::read_bias(const ServedModel& model) {
   const json* const found = body_->find("logit_bias");
@@ -178,11 +271,11 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   } else if (all([](const json& id) { return id.is_number(); })) {
     prompts_ = {from_ids(*found)};
   } else {
-    if (std::ssize(*found) * n > kMaxTexts) {
+    if (std::ssize(*found) * best_of > kMaxTexts) {
       throw HttpError(
           400,
-          fmt::format("prompt is a list of {} and n is {}, but a request may generate at most {} texts",
-                      found->size(), n, kMaxTexts),
+          fmt::format("prompt is a list of {} and {} is {}, but a request may generate at most {} texts",
+                      found->size(), best_of > n ? "best_of" : "n", best_of, kMaxTexts),
           "prompt");
     }
     const bool has_texts = all([](const json& text) { return text.is_string(); });
@@ -255,6 +348,8 @@ RowOptions row_options(CompletionRequest& request) {
   RowOptions options;
   options.extras.adapter = request.adapter;
   add_options(request, options);
+  options.extras.search = request.search;
+  if (request.ranks() && !options.logprobs.count) options.logprobs.count = 0;  // only those of the tokens
   MinPOptions tail;
   add_options(request, tail, options.sampling);
   if (request.constraint || !request.logit_bias.empty()) {

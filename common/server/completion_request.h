@@ -41,6 +41,7 @@ struct ServedModel {
   std::size_t most_bytes;  ///< of a text that fits: that many tokens of the longest kind
   /// Keys that a chat has unless its body names them, with their values in JSON: ("temperature", "0.7").
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
+  bool searches = false;  ///< whether requests may ask for a beam search
   std::shared_ptr<Constraints> constraints;
   std::optional<CallForm> call_form = {};  ///< of the functions that chats call, if they can
 };
@@ -63,7 +64,9 @@ class CompletionRequest : public OptionSink {
   const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
 
   int adapter = kNoAdapter;    ///< of all texts, among those of the model
-  int n = 1;                   ///< texts per prompt
+  int n = 1;                   ///< texts per prompt that the client gets
+  int best_of = 1;             ///< texts per prompt: at least n, of which it gets the best
+  bool votes = false;          ///< the best answer is the most frequent one, not the most likely
   bool stream = false;         ///< the answer arrives in parts
   bool include_usage = false;  ///< the last part of a stream counts the tokens
   bool echo = false;           ///< the prompt is part of the text
@@ -74,12 +77,18 @@ class CompletionRequest : public OptionSink {
   std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< added to the logits of these tokens
   std::shared_ptr<TextConstraint> constraint = {};     ///< of the new texts, if there is one
+  std::shared_ptr<BeamOptions> search = {};            ///< for best_of beams, if the texts come from a search
 
-  /// The number of requested texts.
-  int texts() const { return static_cast<int>(prompts_.size()) * n; }
+  /// The number of texts to generate.
+  int texts() const { return static_cast<int>(prompts_.size()) * best_of; }
+
+  /// Whether the client gets only some of them, or all by their rank.
+  bool ranks() const { return best_of > n || search; }
 
   /// The prompt of the text with that number.
-  const std::vector<int>& prompt(int text) const { return prompts_[static_cast<std::size_t>(text / n)]; }
+  const std::vector<int>& prompt(int text) const {
+    return prompts_[static_cast<std::size_t>(text / best_of)];
+  }
 
   /// The numbers of all texts, those after equal prompts one after another: what one computes of its prompt
   /// serves the next.
@@ -107,6 +116,8 @@ class CompletionRequest : public OptionSink {
   Prompts prompts_ = {};
 
  private:
+  void read_best();
+  void read_search();
   void read_bias(const ServedModel& model);
   void read_prompts(const ServedModel& model);
 };

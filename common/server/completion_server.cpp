@@ -229,6 +229,10 @@ struct CompletionServer {
       schemas[body]["properties"]["model"]["enum"] = with_null;
     for (const char* body : {"CompletionRequest", "ChatRequest"})
       schemas[body]["properties"]["max_tokens"]["maximum"] = model.n_positions;
+    for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
+      for (const char* body : {"CompletionRequest", "ChatRequest"})
+        if (!model.searches) schemas[body]["properties"].erase(key);
+    }
     schemas["ChatRequest"]["properties"]["max_completion_tokens"]["maximum"] = model.n_positions;
     for (const auto& [key, value] : model.chat_defaults) {
       json& property = schemas["ChatRequest"]["properties"][key];
@@ -419,6 +423,7 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
   Metrics metrics;
   ServedModel with_defaults = with_chat_defaults(model, prompts);
   with_defaults.adapters = adapters;
+  with_defaults.searches = service.searches();
   if (std::ranges::count(adapters, model.name) > 0)
     throw UsageError("--adapter {}=...: this is the model's own name", model.name);
   CompletionServer server(options, with_defaults, service, metrics, prompts);

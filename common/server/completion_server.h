@@ -65,6 +65,9 @@ class CompletionService {
   /// drained and all texts have ended.
   virtual bool pass() = 0;
 
+  /// Whether it obeys RowExtras::search; requests for a beam search are refused otherwise.
+  virtual bool searches() const { return false; }
+
   /// What it counts itself; read in the model thread, between two passes.
   virtual std::vector<ProgramMetric> metrics() const { return {}; }
 };

@@ -29,6 +29,7 @@ struct NewText {
   std::optional<std::vector<CallPart>> calls = {};  ///< if there may be some, and then not in `text`
   bool has_called = false;                          ///< now or before
   bool begins = false;                              ///< nothing of it was sent before
+  std::optional<int> votes = {};                    ///< for it, if there was a vote
   std::optional<FinishReason> end = {};
 };
 
@@ -54,6 +55,9 @@ class ReplyForm {
 
 const ReplyForm& completion_form();
 const ReplyForm& chat_form();
+
+/// The end of a choice with the votes for it, in JSON.
+std::string votes_json(const NewText& text);
 
 /// "stop", in JSON.
 std::string_view in_json(std::optional<FinishReason> reason);

@@ -42,7 +42,6 @@ void require_few_values(std::string_view body, std::size_t most_keys, std::size_
 
 const std::map<std::string, json>& not_implemented() {
   static const std::map<std::string, json> keys{{"suffix", ""},
-                                                {"best_of", nullptr},  // has no effect as long as it is n
                                                 {"stop_token_ids", json::array()},
                                                 {"include_stop_str_in_output", false},
                                                 {"max_new_tokens", nullptr},
@@ -100,7 +99,7 @@ void refuse_keys(const json& object, const std::map<std::string, json>& refused,
   for (const auto& [key, value] : object.items()) {
     const auto found = refused.find(key);
     if (found == refused.end() || value.is_null()) continue;
-    const json neutral = key == "best_of" ? object.value("n", json(1)) : found->second;
+    const json& neutral = found->second;
     if (!neutral.is_null() && value == neutral) continue;
     const std::string way =
         neutral.is_null() ? "leave it out" : fmt::format("leave it out or make it {}", neutral.dump());

@@ -106,6 +106,8 @@ class Service : public CompletionService {
     return true;
   }
 
+  bool searches() const override { return true; }
+
   std::vector<ProgramMetric> metrics() const override { return draft_metrics(scheduler_); }
 
  private:

@@ -12,8 +12,10 @@
 #include "common/decoding/preemption.h"
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/decoding/turn_scheduler.h"
 #include "common/model/model_folder.h"
 #include "common/parallel/thread_ranks.h"
+#include "tests/error_message.h"
 #include "tests/step.h"
 
 namespace staircase {
@@ -214,6 +216,49 @@ TEST_CASE("a search with four beams finds the texts that it finds in one process
       return texts;
     });
   }
+}
+
+TEST_CASE(
+    "a search whose beams are texts of a scheduler finds the same on several ranks as beam_search alone") {
+  const BeamOptions search{.num_beams = 4, .length_penalty = 0.7f};
+  for (const int size : {1, 2}) {
+    const Decode with_scheduler = [&](Model& model) {
+      PagedKvCache cache(model, 3, 12);  // fewer rows than beams: they take turns
+      PagedEngine engine(model, cache);
+      Texts texts(9);
+      TurnScheduler scheduler(
+          engine, tales_tokenizer(), 3, {}, [](int, const Token&) {},
+          [&](int number, Generation text) {
+            texts[static_cast<std::size_t>(number)] = std::move(text.tokens);
+          });
+      RowOptions options = options_of(14);
+      scheduler.submit(8, kPrompts[1], options);
+      options.extras.search = std::make_shared<BeamOptions>(search);
+      for (int number = 0; number < 8; ++number)
+        scheduler.submit(number, kPrompts[number < 4 ? 2 : 0], options);
+      while (!scheduler.idle()) scheduler.pass();
+      return texts;
+    };
+    for (const Texts& texts : of_each_rank("tales-gqa-1m", DType::kFloat32, size, with_scheduler)) {
+      Model alone = Model::load(find_model("tales-gqa-1m"), make_cpu_device(1), DType::kFloat32);
+      StaticKvCache cache(alone, 4);
+      for (const int prompt : {2, 0}) {
+        const auto found = beam_search(alone, tales_tokenizer(), kPrompts[static_cast<std::size_t>(prompt)],
+                                       options_of(14), search, cache, [](const Beam&) {});
+        for (std::size_t i = 0; i < 4; ++i) CHECK(texts[(prompt == 2 ? 0 : 4) + i] == found[i].tokens);
+      }
+      CHECK(texts[8].size() == kPrompts[1].size() + 14);
+    }
+  }
+}
+
+TEST_CASE("a model that ranks share refuses adapters with one sentence") {
+  run_as_threads(2, [](Ranks& ranks) {
+    Model model = Model::load(find_model("tales-6m"), make_cpu_device(1), DType::kFloat32, ranks);
+    const std::vector<std::filesystem::path> folders{find_adapter("aesop", "--adapter")};
+    CHECK(error_message([&] { model.load_adapters(folders); }) ==
+          "adapters cannot be split between ranks; run the model on one rank");
+  });
 }
 
 }  // namespace

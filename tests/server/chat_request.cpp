@@ -306,7 +306,7 @@ TEST_CASE("images, audio and what else is not implemented are refused by name") 
        {R"("functions": [{}])", R"("function_call": "auto")", R"("modalities": ["audio"])", R"("audio": {})",
         R"("prediction": {})", R"("reasoning_effort": "low")", R"("prompt": "a")", R"("echo": true)",
         R"("chat_template": "x")", R"("continue_final_message": true)", R"("documents": [1])",
-        R"("web_search_options": {})", R"("best_of": 2)"}) {
+        R"("web_search_options": {})", R"("use_beam_search": true)"}) {
     CAPTURE(wrong);
     const std::string key = json::parse(fmt::format("{{{}}}", wrong)).begin().key();
     CHECK(begins_with(refusal(hello(wrong)), fmt::format("400 {}: {} is not implemented", key, key)));

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/decoding/beam_search.h"
 #include "common/decoding/row.h"
 #include "common/server/access.h"
 #include "common/server/completion_server.h"
@@ -367,6 +368,92 @@ TEST_CASE("a whole number may be written with a point") {
   CHECK(options(with(R"("top_k": 3.0, "seed": -1.0)")).sampling.top_k == 3);
 }
 
+TEST_CASE("of best_of texts the client gets n") {
+  const CompletionRequest best =
+      request(R"({"prompt": ["a", "b"], "n": 2, "best_of": 5, "best_by": "logprob"})");
+  CHECK(best.texts() == 10);
+  CHECK(best.prompt(4) == best.prompts()[0]);
+  CHECK(best.prompt(5) == best.prompts()[1]);
+  CHECK(best.ranks());
+  CHECK(!request(with(R"("n": 3, "best_of": 3)")).ranks());
+  CHECK(!request(with(R"("n": 3, "best_of": null)")).ranks());
+  CHECK(request(with(R"("best_of": 2, "best_by": "vote")")).votes);
+  CHECK(options(with(R"("best_of": 2, "logprobs": 3)")).logprobs.count == 3);
+  CompletionRequest plain(with(R"("best_of": 2)"), model());
+  CHECK(row_options(plain).logprobs.count == 0);
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("best_of": 2, "n": 3)", "best_of: best_of is 2, but it must be at least 3, the value of n"},
+      {R"("best_of": 129)", "best_of: best_of is 129, but it must be between 1 and 128"},
+      {R"("best_of": 0)", "best_of: best_of is 0, but it must be between 1 and 128"},
+      {R"("best_of": 1.5)", "best_of: best_of is 1.5, but it must be a whole number between 1 and 128"},
+      {R"("best_of": "all")",
+       R"(best_of: best_of is "all", but it must be a whole number between 1 and 128)"},
+      {R"("best_of": 4, "temperature": 0)",
+       "best_of: best_of is 4, but with temperature 0 all 4 texts would be the same"},
+      {R"("best_of": 4, "stream": true)", "stream: best_of above n compares whole texts: leave out stream"},
+      {R"("best_of": 4, "best_by": "length")",
+       R"(best_by: best_by is "length", but it must be one of logprob, vote)"},
+      {R"("best_by": "vote")", "best_by: best_by needs best_of above n: without it all texts are returned"},
+      {R"("best_of": 4, "n": 2, "best_by": "vote")",
+       "best_by: a vote has one winner, but n is 2: leave it out"}};
+  for (const auto& [body, message] : wrong) CHECK(refusal(with(body)) == fmt::format("400 {}", message));
+  CHECK(refusal(R"({"prompt": ["a", "b", "c"], "best_of": 50})") ==
+        "400 prompt: prompt is a list of 3 and best_of is 50, but a request may generate at most 128 texts");
+}
+
+TEST_CASE("a service that searches takes the keys of a beam search") {
+  ServedModel searching = model();
+  searching.searches = true;
+  const auto search = [&](const std::string& more) {
+    return CompletionRequest(with(R"("use_beam_search": true, )" + more), searching);
+  };
+  const auto refused = [&](const std::string& body) -> std::string {
+    try {
+      CompletionRequest{with(body), searching};
+    } catch (const HttpError& error) {
+      return fmt::format("{} {}: {}", error.status, error.key, error.what());
+    }
+    return "";
+  };
+  CompletionRequest found =
+      search(R"("best_of": 4, "n": 2, "temperature": 0, "top_p": 1.0, "top_k": -1, "length_penalty": 0.5,
+                "early_stopping": "never", "presence_penalty": 1, "min_tokens": 3)");
+  const RowOptions row = row_options(found);
+  REQUIRE(row.extras.search);
+  CHECK(row.extras.search->num_beams == 4);
+  CHECK(row.extras.search->length_penalty == 0.5f);
+  CHECK(row.extras.search->early_stopping == EarlyStopping::kNever);
+  CHECK(row.sampling.temperature == 1.0f);
+  CHECK(row.sampling.presence_penalty == 1.0f);
+  CHECK(row.length.min_new_tokens == 3);
+  CHECK(found.ranks());
+  CHECK(found.texts() == 4);
+  CHECK(search(R"("n": 3)").search->num_beams == 3);
+  CHECK(!CompletionRequest(with(R"("use_beam_search": false, "length_penalty": 1)"), searching).search);
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("use_beam_search": 1)", "use_beam_search: use_beam_search is 1, but it must be true or false"},
+      {R"("use_beam_search": true)",
+       "use_beam_search: use_beam_search needs best_of, or n, above 1: the number of its beams"},
+      {R"("use_beam_search": true, "n": 2, "temperature": 0.7)",
+       "temperature: use_beam_search does not sample: leave out temperature"},
+      {R"("use_beam_search": true, "n": 2, "top_k": 5)",
+       "top_k: use_beam_search does not sample: leave out top_k"},
+      {R"("use_beam_search": true, "n": 2, "stream": true)",
+       "stream: use_beam_search compares whole texts: leave out stream"},
+      {R"("use_beam_search": true, "best_of": 2, "best_by": "vote")",
+       "best_by: a beam search ranks its texts itself: leave out best_by"},
+      {R"("use_beam_search": true, "n": 2, "length_penalty": 11)",
+       "length_penalty: length_penalty is 11, but it must be between -10 and 10"},
+      {R"("use_beam_search": true, "n": 2, "early_stopping": "soon")",
+       R"(early_stopping: early_stopping is "soon", but it must be true, false or "never")"},
+      {R"("use_beam_search": true, "n": 2, "echo": true, "logprobs": 1)",
+       "echo: a beam search computes no log-probabilities of a prompt (echo with logprobs): leave one of "
+       "them out"},
+      {R"("length_penalty": 2)", "length_penalty: length_penalty needs use_beam_search to be true"},
+      {R"("early_stopping": true)", "early_stopping: early_stopping needs use_beam_search to be true"}};
+  for (const auto& [body, message] : wrong) CHECK(refused(body) == fmt::format("400 {}", message));
+}
+
 TEST_CASE("stop sequences are few and short") {
   const auto stops = [](std::size_t count, std::size_t length) {
     return with(R"("stop": )" +
@@ -382,9 +469,6 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
   CHECK(refusal(with(R"("best_of": 1, "suffix": "", "logit_bias": {}, "stop_token_ids": [], "tools": [],
                         "response_format": {"type": "text"}, "use_beam_search": false, "length_penalty": 1.0)")) ==
         "");
-  CHECK(refusal(with(R"("best_of": 3, "n": 3)")) == "");
-  CHECK(refusal(with(R"("best_of": 2)")) ==
-        "400 best_of: best_of is not implemented: leave it out or make it 1");
   CHECK(refusal(with(R"("max_completion_tokens": 5)")) ==
         "400 max_completion_tokens: max_completion_tokens is not implemented: leave it out");
   struct Key {
@@ -430,7 +514,6 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
 TEST_CASE(
     "each key that is not implemented is accepted with the value that changes nothing, and with no other") {
   const std::map<std::string, const char*> harmless{{"suffix", "\"\""},
-                                                    {"best_of", ""},
                                                     {"stop_token_ids", "[]"},
                                                     {"include_stop_str_in_output", "false"},
                                                     {"max_new_tokens", ""},

@@ -389,7 +389,7 @@ class Errors(unittest.TestCase):
                 ('{"prompt": ""}', 400, "is empty", "prompt"), ('{"prompt": [999999]}', 400, "token id", "prompt"),
                 ('{"prompt": "A", "max_tokens": 5000}', 400, "this model's maximum context length is 512 tokens, but", "prompt"),
                 ('{"prompt": "A", "temperature": "hot"}', 400, 'temperature is "hot"', "temperature"),
-                ('{"prompt": "A", "best_of": 4}', 400, "best_of is not implemented", "best_of"),
+                ('{"prompt": "A", "best_of": 4, "n": 5}', 400, "best_of is 4, but it must be at least 5", "best_of"),
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 20000}), 400, "stop is a list of 20000", "stop"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 400, "the body has 200001 values", None),

@@ -24,7 +24,13 @@ def some_request(draw):
     if draw.random() < 0.2:
         body["stop"] = [" the"]
     if draw.random() < 0.2:
-        body["regex"] = r" ?[a-z ]{10,30}(, [a-z ]{5,20}){1,3}\."
+        body["guided_regex"] = r" ?[a-z ]{10,30}(, [a-z ]{5,20}){1,3}\."
+    kind = draw.random()
+    if kind < 0.1:
+        body.update(use_beam_search=True, best_of=draw.randint(2, 4), length_penalty=draw.choice([0.5, 1]), temperature=1)
+    elif kind < 0.2:
+        body.update(best_of=4, temperature=0.7)
+        body.update(draw.choice([{"n": 2}, {"best_by": "vote", "max_tokens": 2}]))
     return body
 
 
@@ -32,25 +38,25 @@ class Turns(unittest.TestCase):
     def test_each_text_of_a_busy_server_is_what_it_is_alone(self):
         draw = random.Random(6)
         bodies = [some_request(draw) for _ in range(REQUESTS)]
-        with Server(*ADAPTERS, "--max-batch-size", 1, program=CHATS) as plain:
+        with Server(*ADAPTERS, "--max-batch-size", 1, program=CHATS) as plain, \
+                Server(*ADAPTERS, "--max-batch-size", 4, program=TURNS) as searching:
             alone = {}
             for body in bodies:
                 key = json.dumps(body)
                 if key not in alone:
-                    alone[key] = plain.post(body)[2]["choices"][0]
+                    server = searching if "use_beam_search" in body else plain
+                    alone[key] = server.post(body)[2]["choices"]
         with Server(*ADAPTERS, "--max-batch-size", 6, "--kv-blocks", 24, "--max-queue", 1000, "--patience", 20,
                     "--prompt-lookup-num-tokens", 6, "--max-matching-ngram-size", 1, program=TURNS) as server:
             def ask(body):
                 if draw.random() < 0.1:
                     leaver = server.stream(body["prompt"], model=body["model"], max_tokens=60)
                     leaver.leave()
-                return server.post({**body, "priority": draw.randint(0, 3)})[2]["choices"][0]
+                return server.post({**body, "priority": draw.randint(0, 3)})[2]["choices"]
 
             with concurrent.futures.ThreadPoolExecutor(12) as pool:
                 for body, answer in zip(bodies, pool.map(ask, bodies)):
-                    expected = alone[json.dumps(body)]
-                    self.assertEqual((answer["text"], answer["finish_reason"]),
-                                     (expected["text"], expected["finish_reason"]), body)
+                    self.assertEqual(answer, alone[json.dumps(body)], body)
 
     def test_an_urgent_request_passes_patient_ones_unless_patience_is_0(self):
         def order(patience):
