@@ -17,11 +17,14 @@ class PriorityScheduler : public PreemptingScheduler {
   int patience = 100;
 
   void pass() override {
-    for (Row& row : waiting_) {
-      if (!row.options.extras.turn)
-        row.options.extras.turn = passes_ + std::int64_t{patience} * row.options.extras.priority;
+    // New texts are at the end of the queue, and have no turn yet; the others are sorted.
+    if (!waiting_.empty() && !waiting_.back().options.extras.turn) {
+      for (Row& row : waiting_) {
+        if (!row.options.extras.turn)
+          row.options.extras.turn = passes_ + std::int64_t{patience} * row.options.extras.priority;
+      }
+      std::ranges::stable_sort(waiting_, {}, turn);
     }
-    std::ranges::stable_sort(waiting_, {}, turn);
     const std::size_t rows = rows_.size();
     PreemptingScheduler::pass();
     ++passes_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -105,7 +106,19 @@ class TurnScheduler : public DraftingScheduler {
       };
       search.growing[b].row = b;
       DraftingScheduler::submit(first + b, search.growing[b].tokens, one);
+      if (one.extras.turn) into_turn();
     }
+  }
+
+  /// The queue stays sorted: the beam at its end passes all that come later in turn, or have no turn yet.
+  void into_turn() {
+    Row beam = std::move(waiting_.back());
+    waiting_.pop_back();
+    const auto later = [&](const Row& row) {
+      return row.options.extras.turn.value_or(std::numeric_limits<std::int64_t>::max()) >
+             *beam.options.extras.turn;
+    };
+    waiting_.insert(std::ranges::find_if(waiting_, later), std::move(beam));
   }
 
   void continue_search(int number) {

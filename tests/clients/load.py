@@ -4,12 +4,14 @@
   tests/clients/load.py --model DIR [--dtype bfloat16] [--streams 256] [--tokens 32] [--turns 3]
   tests/clients/load.py --beside COMMAND   another server with the same requests as well; COMMAND has {port}
   tests/clients/load.py --chats            streams of chats beside completions of the same prompts
+  tests/clients/load.py --mixed            mixed traffic: priorities and drafts (step 122) beside a server without (97)
   tests/clients/load.py --memory 10000     the server's memory over this many requests
 
 Throughput is reported twice: by the clock, and by the processor time of the program alone, without the client's.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import random
@@ -21,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -156,6 +159,75 @@ def compare_chats(given, bodies):
           f"{100 * statistics.median(processor):.1f} % by processor time")
 
 
+def mixed_requests(count):
+    """Short and long prompts, chats that share their beginning, and texts that repeat themselves."""
+    choose = random.Random(2)
+
+    def words(least, most):
+        return " ".join(choose.choices(WORDS, k=choose.randint(least, most)))
+
+    common, story = words(120, 120), "The fox said to the lion: come with me to the well, and the lion went to the well. "
+    kinds = [lambda: {"prompt": words(6, 16), "max_tokens": 48},
+             lambda: {"prompt": words(180, 240), "max_tokens": 16, "priority": 5},
+             lambda: {"prompt": f"{common}. {words(6, 16)}", "max_tokens": 32},
+             lambda: {"prompt": story * choose.randint(3, 6), "max_tokens": 96}]
+    return [{**kinds[i % len(kinds)](), "temperature": 0, "ignore_eos": True} for i in range(count)]
+
+
+def small_latencies(server, count):
+    """Seconds that each small request takes while four long ones of a lower priority are decoded all the time."""
+    choose, stop = random.Random(3), threading.Event()
+
+    def grow(number):
+        while not stop.is_set():
+            prompt = " ".join(random.Random(number).choices(WORDS, k=240))
+            server.complete(prompt, max_tokens=150, ignore_eos=True, temperature=0, priority=5)
+
+    def small(_):
+        begin = time.monotonic()
+        server.complete(" ".join(choose.choices(WORDS, k=8)), max_tokens=8, ignore_eos=True, temperature=0, priority=0)
+        return time.monotonic() - begin
+
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        for number in range(4):
+            pool.submit(grow, number)
+        time.sleep(0.5)
+        waits = []
+        for number in range(count):
+            waits.append(pool.submit(small, number))
+            time.sleep(choose.expovariate(40))
+        waits = sorted(wait.result() for wait in waits)
+        stop.set()
+    return waits
+
+
+def compare_mixed(given):
+    """Priorities and drafts beside the server without them."""
+    bodies, slots = mixed_requests(given.streams), 16
+    tokens = sum(body["max_tokens"] for body in bodies)
+    drafts = ["--prompt-lookup-num-tokens", 8]
+    servers = {"97": (support.CHATS, []), "122": (support.BUILD / "steps/122-urgent-requests", drafts)}
+    gains, used_gains, tails = [], [], []
+    for turn in range(given.turns):
+        seconds, used, p50, p99 = {}, {}, {}, {}
+        for name, (program, options) in list(servers.items())[::1 if turn % 2 else -1]:
+            with support.Server("--dtype", given.dtype, "--max-batch-size", slots, "--max-queue", 10000, *options,
+                                model=given.model, program=program) as server:
+                seconds[name], used[name], _ = stream_all(server, bodies)
+            with support.Server("--dtype", given.dtype, "--max-batch-size", 4, "--max-queue", 10000, *options,
+                                model=given.model, program=program) as server:
+                waits = small_latencies(server, 200)
+                p50[name], p99[name] = waits[100], waits[197]
+        gains.append(seconds["97"] / seconds["122"])
+        used_gains.append(used["97"] / used["122"])
+        tails.append(p99["122"] / p99["97"])
+        print(f"turn {turn + 1}: " + "; ".join(
+            f"{name} {tokens / seconds[name]:.0f} tokens/s and {used[name]:.2f} s of processor time, small requests "
+            f"{1000 * p50[name]:.0f} ms (p50) and {1000 * p99[name]:.0f} ms (p99)" for name in servers), flush=True)
+    for what, values in (("throughput by the clock", gains), ("by processor time", used_gains), ("p99", tails)):
+        print(f"{what}: {statistics.median(values):.2f} times ({min(values):.2f} to {max(values):.2f})")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tales-6m")
@@ -165,6 +237,7 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--beside", metavar="COMMAND")
     parser.add_argument("--chats", action="store_true")
+    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--memory", type=int, default=0)
     given = parser.parse_args()
     if given.memory:
@@ -175,6 +248,8 @@ def main():
                 stream_all(server, requests(250, 8))
             print(f"{given.memory} requests: {memory(server.process.pid):.1f} MiB")
         return
+    if given.mixed:
+        return compare_mixed(given)
     bodies = requests(given.streams, given.tokens)
     if given.chats:
         return compare_chats(given, bodies)
