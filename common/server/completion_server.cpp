@@ -219,6 +219,13 @@ struct CompletionServer {
   void describe(const std::shared_ptr<Exchange>& exchange) {
     json description = json::parse(kOpenApi);
     json& schemas = description["components"]["schemas"];
+    json& of_completions = schemas["CompletionRequest"]["properties"];
+    for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
+      if (!model.searches) of_completions.erase(key);
+    }
+    for (const auto& [key, property] : of_completions.items()) {  // a chat has them, too, or its own
+      if (key != "prompt" && key != "echo") schemas["ChatRequest"]["properties"].emplace(key, property);
+    }
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
     json names = model.adapters;
     names.insert(names.begin(), model.name);
@@ -229,10 +236,6 @@ struct CompletionServer {
       schemas[body]["properties"]["model"]["enum"] = with_null;
     for (const char* body : {"CompletionRequest", "ChatRequest"})
       schemas[body]["properties"]["max_tokens"]["maximum"] = model.n_positions;
-    for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
-      for (const char* body : {"CompletionRequest", "ChatRequest"})
-        if (!model.searches) schemas[body]["properties"].erase(key);
-    }
     schemas["ChatRequest"]["properties"]["max_completion_tokens"]["maximum"] = model.n_positions;
     for (const auto& [key, value] : model.chat_defaults) {
       json& property = schemas["ChatRequest"]["properties"][key];
