@@ -130,6 +130,20 @@ class Searched(unittest.TestCase):
         self.assertEqual(self.server.texts("It was", guided_choice=["A"], **keys), ["A"], "there are no more")
         self.assertEqual([choice["text"] for choice in self.server.complete("A", **{**keys, "max_tokens": 0})["choices"]], [""] * 4)
 
+    def test_a_search_does_not_push_conversations_out_of_the_cache(self):
+        prompt = list(range(300, 320))
+        with Server("--max-batch-size", 4, "--kv-blocks", 400, program=TURNS) as server:
+            def cached():
+                use = server.complete(prompt + list(range(500, 505)), max_tokens=1)["usage"]
+                return use["prompt_tokens_details"]["cached_tokens"]
+
+            server.complete(prompt, max_tokens=1)
+            self.assertEqual(cached(), 20, "the last block is not full")
+            server.complete(prompt, max_tokens=1)
+            for number in range(3):
+                server.complete([600 + number], use_beam_search=True, n=4, max_tokens=300, ignore_eos=True)
+            self.assertEqual(cached(), 20)
+
     def test_others_go_on_beside_a_search_and_a_client_that_leaves_ends_it(self):
         body = {"prompt": "The wolf", "use_beam_search": True, "n": 4, "max_tokens": 480, "ignore_eos": True}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
