@@ -167,6 +167,45 @@ TEST_CASE("an answer as a whole has a message, the reason of its end, and the us
                                {"prompt_tokens_details", {{"cached_tokens", 2}}}});
 }
 
+TEST_CASE("of several texts the client gets those with the highest mean log-probability, the best first") {
+  Answer answer(R"(, "best_of": 4, "n": 2)");
+  const std::vector<std::vector<float>> logprobs = {{-1.0f}, {-0.4f, -0.9f, -0.5f}, {-2.0f}, {-0.5f, -0.8f}};
+  for (int text : {3, 1, 0, 2}) {  // they end in any order
+    for (const float logprob : logprobs[static_cast<std::size_t>(text)]) {
+      Token token{.id = 5};
+      token.text = std::string(1, static_cast<char>('A' + text));
+      token.logprobs = Logprobs{logprob, {}};
+      answer.reply->add_token(text, token);
+    }
+    CHECK(answer.client->sent == 0);
+    answer.end(FinishReason::kLength, text);
+  }
+  const json& choices = answer.client->answer["choices"];
+  REQUIRE(choices.size() == 2);
+  CHECK(choices[0]["message"]["content"] == "BBB");
+  CHECK(choices[0]["index"] == 0);
+  CHECK(choices[1]["message"]["content"] == "DD");
+  CHECK(choices[1]["index"] == 1);
+  CHECK(choices[0]["logprobs"] == nullptr);
+  CHECK(!choices[0].contains("votes"));
+  CHECK(answer.client->answer["usage"]["completion_tokens"] == 7);
+  CHECK(answer.handed_on.size() == 2);
+}
+
+TEST_CASE("a vote counts answers without their thoughts, and an empty answer has none") {
+  Answer answer(R"(, "best_of": 6, "best_by": "vote", "separate_reasoning": true)", "<think>");
+  const std::vector<std::string> texts = {"one</think>red",      "two</think>blue",  "three</think>",
+                                          "four</think> blue\n", "five, not closed", "six</think>"};
+  for (int i = 0; i < 6; ++i)
+    answer.add_texts({texts[static_cast<std::size_t>(i)]}, i).end(FinishReason::kEos, i);
+  const json& choices = answer.client->answer["choices"];
+  REQUIRE(choices.size() == 1);
+  CHECK(choices[0]["message"]["content"] == "blue");
+  CHECK(choices[0]["message"]["reasoning_content"] == "two");
+  CHECK(choices[0]["votes"] == 2);
+  CHECK(answer.handed_on.size() == 1);
+}
+
 TEST_CASE("a stream begins with the role, ends with the reason alone, and counts tokens without a choice") {
   Answer answer(R"(, "stream": true, "stream_options": {"include_usage": true})");
   answer.add(with_end("Hithere.")).end();
