@@ -29,7 +29,8 @@ STATUSES = {100, 200, 400, 403, 404, 405, 408, 413, 415, 429, 431, 501, 503}
 KNOWN = ("model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop",
          "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed", "logprobs", "echo", "stream",
          "stream_options", "ignore_eos", "user", "response_format", "structured_outputs", "guided_json", "guided_regex",
-         "guided_choice", "guided_grammar", "json_schema", "grammar")
+         "guided_choice", "guided_grammar", "json_schema", "grammar", "best_of", "best_by", "use_beam_search", "length_penalty",
+         "early_stopping", "priority")
 CONSTRAINTS = ({"response_format": {"type": "json_object"}}, {"guided_regex": "(a?){6000}"}, {"guided_regex": "[a-z ]*"},
                {"guided_regex": "(fox ){3}(a?){2100}b"}, {"guided_regex": "(((((a*)*)*)*)*)*"}, {"guided_choice": ["fox", "lion"]},
                {"grammar": "root ::= root"}, {"grammar": 'root ::= "(" root ")" | "x"'}, {"guided_json": False},
@@ -143,7 +144,7 @@ def wrong_types(rng):
 
 
 def wrong_keys(rng):
-    keys = [rng.choice([*KNOWN, "max_token", "best_of", "suffix", "messages", "", "\\u0000", "x" * 3000, "PROMPT", "__proto__"])
+    keys = [rng.choice([*KNOWN, "max_token", "suffix", "messages", "", "\\u0000", "x" * 3000, "PROMPT", "__proto__"])
             for _ in range(rng.randint(1, 6))]
     return [request(("{" + ", ".join(f'"{key}": {rng.choice(STRANGE)}' for key in ["prompt", *keys]) + "}").encode())]
 
