@@ -27,6 +27,9 @@ class Network {
   /// host: for watchers, and between ranks whose devices are not linked.
   virtual void run(Pass& pass) const = 0;
 
+  /// [n_embd, vocab_size], applied to the hidden states after the last norm.
+  virtual const Weight& output_layer() const = 0;
+
   /// How positions rotate queries and keys: one for all layers, or one for each type of layers, all of one
   /// size; none for a model that does not rotate them.
   virtual std::span<const Rotary> rotaries() const = 0;

@@ -100,8 +100,10 @@ class Gpt2 : public Network {
       pass.all_reduce(x);
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
-    pass.finish(x, ln_f_, embeddings_.output_layer());
+    pass.finish(x, ln_f_, output_layer());
   }
+
+  const Weight& output_layer() const override { return embeddings_.output_layer(); }
 
   std::span<const Rotary> rotaries() const override { return {}; }
 

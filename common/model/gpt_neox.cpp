@@ -102,8 +102,10 @@ class GptNeox : public Network {
       pass.all_reduce(x);
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
-    pass.finish(x, final_norm_, embeddings_.output_layer());
+    pass.finish(x, final_norm_, output_layer());
   }
+
+  const Weight& output_layer() const override { return embeddings_.output_layer(); }
 
   std::span<const Rotary> rotaries() const override { return {&rotary_, 1}; }
 

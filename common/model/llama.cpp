@@ -459,8 +459,10 @@ class Llama : public Network {
       }
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
-    pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
+    pass.finish(x, weights_.final_norm, output_layer());
   }
+
+  const Weight& output_layer() const override { return weights_.embeddings.output_layer(); }
 
   std::span<const Rotary> rotaries() const override { return rotaries_; }
 

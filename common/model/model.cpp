@@ -224,6 +224,28 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
   return edited_logits_;
 }
 
+std::span<const float> Model::hidden_states() {
+  if (ranks_ != nullptr) throw Error("hidden states are not shared between ranks; run the model on one rank");
+  if (!hidden_rows_) throw Error("hidden states are kept by next_logits and last_logits, not by lazy_logits");
+  hidden_.resize(*hidden_rows_ * static_cast<std::size_t>(config_.n_embd));
+  if (!hidden_.empty()) device_->copy_to_host(memory_->normed, hidden_);
+  return hidden_;
+}
+
+std::span<const float> Model::output_logits(std::span<const float> states) {
+  if (ranks_ != nullptr) throw Error("the output layer is split between ranks; run the model on one rank");
+  const std::int64_t width = config_.n_embd, rows = std::ssize(states) / width;
+  if (rows == 0 || rows * width != std::ssize(states))
+    throw Error("{} numbers are no hidden states of {} each", states.size(), width);
+  const Tensor x = device_->load({states.data(), DType::kFloat32, rows, width}).reshaped({rows, width});
+  output_ = device_->allocate(DType::kFloat32, {rows, config_.vocab_size});
+  device_->linear(x, {}, network_->output_layer(), Tensor(), Epilogue::kStore, output_);
+  const std::span<const float> logits = device_->to_host(output_, host_output_);
+  if (!all_finite(logits))
+    throw Error("the output layer computed a logit that is not finite from these hidden states");
+  return fitted(logits);
+}
+
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences) {
   NoCache none;
   return next_logits(sequences, none);
@@ -294,6 +316,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, std::span
   unread_ = Tensor();
   read_ = {};
   read_rows_.clear();
+  hidden_rows_ = 0;
   // The cache changes only now that every sequence is known to be valid.
   int row = 0;
   for (const std::span<const int> sequence : sequences) {
@@ -314,6 +337,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, std::span
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
   }
   const bool lazy = copy == Copy::kOnceRead;
+  if (lazy) hidden_rows_.reset();
   const std::size_t asked = std::exchange(asked_, 0);
   const std::vector<bool> wanted = lazy ? std::exchange(wanted_, {}) : std::vector<bool>();
   const bool at_once = !wanted.empty() && 2 * std::ranges::count(wanted, true) >= std::ssize(wanted);
@@ -350,6 +374,7 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, std::span
     after_pass_({sequences, packed.starts, counts, logits, cache, attention, chosen_experts_});
   }
   read_ = fitted(logits);
+  if (!lazy) hidden_rows_ = rows;
   return lazy ? Logits(read_, use(rows)) : Logits(read_);
 }
 
