@@ -32,6 +32,14 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType kep
               reason);
 }
 
+/// [rows, width] as [rows][width].
+std::vector<std::vector<float>> rows_of(std::span<const float> numbers, std::size_t width) {
+  std::vector<std::vector<float>> rows;
+  for (; !numbers.empty(); numbers = numbers.subspan(width))
+    rows.emplace_back(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(width));
+  return rows;
+}
+
 /// Of each of some sequences, the last token alone.
 std::vector<int> one_each(std::size_t sequences) {
   return std::vector<int>(sequences, 1);
@@ -224,26 +232,33 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
   return edited_logits_;
 }
 
-std::span<const float> Model::hidden_states() {
+std::vector<std::vector<float>> Model::hidden_states() {
   if (ranks_ != nullptr) throw Error("hidden states are not shared between ranks; run the model on one rank");
   if (!hidden_rows_) throw Error("hidden states are kept by next_logits and last_logits, not by lazy_logits");
-  hidden_.resize(*hidden_rows_ * static_cast<std::size_t>(config_.n_embd));
-  if (!hidden_.empty()) device_->copy_to_host(memory_->normed, hidden_);
-  return hidden_;
+  const auto width = static_cast<std::size_t>(config_.n_embd);
+  std::vector<float> states(*hidden_rows_ * width);
+  if (!states.empty()) device_->copy_to_host(memory_->normed, states);
+  return rows_of(states, width);
 }
 
-std::span<const float> Model::output_logits(std::span<const float> states) {
+std::vector<std::vector<float>> Model::output_logits(std::span<const std::vector<float>> states) {
   if (ranks_ != nullptr) throw Error("the output layer is split between ranks; run the model on one rank");
-  const std::int64_t width = config_.n_embd, rows = std::ssize(states) / width;
-  if (rows == 0 || rows * width != std::ssize(states))
-    throw Error("{} numbers are no hidden states of {} each", states.size(), width);
-  const Tensor x = device_->load({states.data(), DType::kFloat32, rows, width}).reshaped({rows, width});
-  output_ = device_->allocate(DType::kFloat32, {rows, config_.vocab_size});
-  device_->linear(x, {}, network_->output_layer(), Tensor(), Epilogue::kStore, output_);
-  const std::span<const float> logits = device_->to_host(output_, host_output_);
+  const std::int64_t width = config_.n_embd, rows = std::ssize(states);
+  std::vector<float> numbers;
+  for (const std::vector<float>& state : states) {
+    if (std::ssize(state) != width)
+      throw Error("a hidden state has {} numbers, but those of this model have {}", state.size(), width);
+    numbers.insert(numbers.end(), state.begin(), state.end());
+  }
+  if (rows == 0) return {};
+  const Tensor x = device_->load({numbers.data(), DType::kFloat32, rows, width}).reshaped({rows, width});
+  Tensor output = device_->allocate(DType::kFloat32, {rows, config_.vocab_size}), on_host;
+  device_->linear(x, {}, network_->output_layer(), Tensor(), Epilogue::kStore, output);
+  const std::span<const float> logits = device_->to_host(output, on_host);
   if (!all_finite(logits))
     throw Error("the output layer computed a logit that is not finite from these hidden states");
-  return fitted(logits);
+  const std::span<const float> all = fitted(logits);
+  return rows_of(all, all.size() / states.size());
 }
 
 std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences) {

@@ -176,15 +176,15 @@ class Model {
   std::span<const float> last_logits(std::span<const int> tokens, int count);
   std::span<const float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
 
-  /// What the output layer read for the logits of the last call, [rows of logits, n_embd]: the hidden states
-  /// after the last norm. Empty before the first call. Valid until the next one. Throws Error after a call of
+  /// What the output layer read for the logits of the last call, one for each row of them: the hidden states
+  /// after the last norm, [rows][n_embd]. None before the first call. Throws Error after a call of
   /// lazy_logits, since the device may have begun another pass, and for a model that is split between ranks.
-  std::span<const float> hidden_states();
+  std::vector<std::vector<float>> hidden_states();
 
-  /// The output layer alone, as of draft heads: logits of any hidden states, [rows, n_embd] to [rows,
-  /// vocab_size]. Valid until the next call. Throws Error for no row or a part of one, a result that is not
-  /// finite, and for a model that is split between ranks.
-  std::span<const float> output_logits(std::span<const float> states);
+  /// The output layer alone, as of draft heads: the logits of any hidden states, [rows][n_embd] to
+  /// [rows][vocab_size]. Throws Error for a state of another width, a result that is not finite, and a model
+  /// that is split between ranks.
+  std::vector<std::vector<float>> output_logits(std::span<const std::vector<float>> states);
 
   /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
   /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others continue:
@@ -272,8 +272,6 @@ class Model {
   std::uint64_t number_ = 0;  // no other model has had it
   /// Of the last call that has not left its logits on the device.
   std::optional<std::size_t> hidden_rows_ = 0;
-  std::vector<float> hidden_;
-  Tensor output_, host_output_;  // of output_logits
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;

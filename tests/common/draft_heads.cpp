@@ -93,30 +93,37 @@ TEST_CASE("hidden states are what the last norm gives the output layer, in every
     });
     StaticKvCache cache(model);
     model.next_logits(Tokens{3, 1, 4}, cache);
-    CHECK(copied(model.hidden_states()) == normed);
+    CHECK(model.hidden_states() == std::vector<Floats>{normed});
     const Floats logits = copied(model.last_logits(Tokens{1, 5, 9, 2}, 3, cache));
-    const Floats states = copied(model.hidden_states());
-    REQUIRE(states.size() == 3 * width);
-    CHECK(states == normed);
+    const std::vector<Floats> states = model.hidden_states();
+    REQUIRE(states.size() == 3);
+    for (std::size_t row = 0; row < 3; ++row)
+      CHECK(states[row] == copied(std::span(normed).subspan(row * width, width)));
     const double tolerance = (tests_are_for_gpu() ? 1e-3 : 1e-6) * largest(logits);
-    CHECK(difference("logits", copied(model.output_logits(states)), logits, logits.size() / 3, tolerance) ==
-          "");
-    const Floats last = copied(model.output_logits(std::span(states).last(width)));
-    CHECK(difference("last logits", last, Floats(logits.end() - std::ssize(last), logits.end()), last.size(),
-                     tolerance) == "");
-    CHECK(copied(model.hidden_states()) == states);  // still those of the call
+    const std::vector<Floats> all = model.output_logits(states), last = model.output_logits({&states[2], 1});
+    REQUIRE(all.size() == 3);
+    REQUIRE(last.size() == 1);
+    const std::size_t size = logits.size() / 3;
+    for (std::size_t row = 0; row < 3; ++row) {
+      const Floats want = copied(std::span(logits).subspan(row * size, size));
+      CHECK(difference("logits", all[row], want, size, tolerance) == "");
+      if (row == 2) CHECK(difference("last logits", last[0], want, size, tolerance) == "");
+    }
+    CHECK(model.hidden_states() == states);  // still those of the call
   }
 }
 
 TEST_CASE("a vocabulary that was fitted holds for the output layer alone, too") {
   Heads heads;
-  const Floats states(heads.model.config().n_embd, 1.0f);
-  const Floats own = copied(heads.model.output_logits(states));
+  const std::vector<Floats> states(2, Floats(heads.model.config().n_embd, 1.0f));
+  const std::vector<Floats> own = heads.model.output_logits(states);
   heads.model.fit_vocabulary(103);
-  Floats fitted = copied(heads.model.output_logits(states));
-  REQUIRE(fitted.size() == 103);
-  CHECK(std::isinf(fitted[102]));
-  fitted.resize(own.size());
+  std::vector<Floats> fitted = heads.model.output_logits(states);
+  for (Floats& row : fitted) {
+    REQUIRE(row.size() == 103);
+    CHECK(std::isinf(row[102]));
+    row.resize(own[0].size());
+  }
   CHECK(fitted == own);
 }
 
@@ -130,13 +137,15 @@ TEST_CASE("hidden states that are not there are refused, and so is what cannot b
   CHECK(error_message([&] { model.hidden_states(); }) ==
         "hidden states are kept by next_logits and last_logits, not by lazy_logits");
   model.next_logits(tokens);
-  CHECK(model.hidden_states().size() == 24);
+  CHECK(model.hidden_states().size() == 1);
   error_message([&] { model.next_logits(Tokens{1000}); });
-  CHECK(model.hidden_states().size() == 24);  // of the last call that changed anything
-  CHECK(error_message([&] { model.output_logits({}); }) == "0 numbers are no hidden states of 24 each");
-  CHECK(error_message([&] { model.output_logits(Floats(25)); }) ==
-        "25 numbers are no hidden states of 24 each");
-  CHECK(error_message([&] { model.output_logits(Floats(24, std::numeric_limits<float>::infinity())); }) ==
+  CHECK(model.hidden_states().size() == 1);  // of the last call that changed anything
+  CHECK(model.output_logits({}).empty());
+  const auto refusal = [&](const Floats& state) {
+    return error_message([&] { model.output_logits({&state, 1}); });
+  };
+  CHECK(refusal(Floats(25)) == "a hidden state has 25 numbers, but those of this model have 24");
+  CHECK(refusal(Floats(24, std::numeric_limits<float>::infinity())) ==
         "the output layer computed a logit that is not finite from these hidden states");
 }
 
@@ -160,7 +169,7 @@ TEST_CASE("a model that is split between ranks has neither hidden states nor an 
   Model model = Model::load(folder.path(), make_cpu_device(1), DType::kFloat32, ranks);
   CHECK(error_message([&] { model.hidden_states(); }) ==
         "hidden states are not shared between ranks; run the model on one rank");
-  CHECK(error_message([&] { model.output_logits(Floats(24)); }) ==
+  CHECK(error_message([&] { model.output_logits({}); }) ==
         "the output layer is split between ranks; run the model on one rank");
 }
 
@@ -177,6 +186,17 @@ TEST_CASE("draft heads are read with the numbers that multiply one input side by
       for (std::size_t i = 0; i < n; ++i) REQUIRE(read[k].weight[i * n + o] == stored[o * n + i]);
     }
   }
+}
+
+TEST_CASE("the embedded heads are those of tales-6m, and of no other weights") {
+  const fs::path models = fs::path(STAIRCASE_SOURCE_TREE) / "models";
+  const std::shared_ptr<Device> device = make_test_device(1);
+  const Model large = Model::load(models / "tales-6m", device),
+              small = Model::load(models / "tales-1m", device);
+  CHECK(read_draft_heads(large, models / "draft-heads").size() == 3);
+  const std::string message = error_message([&] { read_draft_heads(small, models / "draft-heads"); });
+  CHECK(message.find("these heads were trained on \"tales-6m\" with base_model_fnv1a ") != std::string::npos);
+  CHECK(message.find("tales-1m/model.safetensors has ") != std::string::npos);
 }
 
 TEST_CASE("draft heads that do not fit are refused in one sentence") {
