@@ -20,6 +20,7 @@ class DraftingScheduler : public PriorityScheduler {
  protected:
   /// A row that grows feeds its drafts, too.
   Feed feed(int r, int& budget) override {
+    if (r == 0) rate.begin_pass();
     drafts_.resize(rows_.size());
     drafts_[r].clear();
     if (rows_[r].new_tokens > 0) draft(rows_[r], r);
@@ -27,7 +28,6 @@ class DraftingScheduler : public PriorityScheduler {
   }
 
   void grow(std::span<const Feed> feeds) override {
-    rate.begin_pass();
     std::vector<std::span<const int>> fed;
     std::vector<int> counts;
     for (int r = 0; r < std::ssize(feeds); ++r) {
@@ -44,14 +44,18 @@ class DraftingScheduler : public PriorityScheduler {
     if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt
   }
 
+  /// Tokens that may follow row r, at most `count`.
+  virtual std::vector<int> propose(int r, int count) {
+    return copied_tokens(rows_[r].tokens, lookup.ngram, count);
+  }
+
  private:
   void draft(Row& row, int r) {
-    double& chance = row.options.extras.chance;
-    chance += 0.005 * (1.0 - chance);  // so a row without drafts tries again some time
+    row.options.extras.chance += 0.005 * (1.0 - row.options.extras.chance);  // so it tries again some time
     const int left = row.options.stopping.max_new_tokens - row.new_tokens - 1;
     int count = std::min(lookup.num_tokens.value_or(0), left);
-    while (count > 0 && !rate.pays(chance, count - 1)) --count;
-    for (const int token : copied_tokens(row.tokens, lookup.ngram, count)) {
+    while (count > 0 && !rate.pays(row.options.extras.chance, count - 1)) --count;
+    for (const int token : propose(r, count)) {
       row.tokens.push_back(token);
       if (!engine_.make_room(row, r)) return row.tokens.pop_back();
       drafts_[r].push_back(row.tokens.back());

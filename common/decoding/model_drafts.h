@@ -1,0 +1,159 @@
+// Draft models for a batch: all rows that draft go through the draft model in the same passes.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/model/model.h"
+#include "drafts.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+/// Proposes tokens for the rows of a batch.
+class RowDrafter {
+ public:
+  virtual ~RowDrafter() = default;
+
+  /// At most counts[r] tokens that may follow the text of row r; `rows` are all of the batch. A row may have
+  /// any text: what it shares with the last one of its number need not be computed again, and drafts that
+  /// were refused are forgotten.
+  virtual std::vector<std::vector<int>> propose(std::span<const Row> rows, std::span<const int> counts) = 0;
+};
+
+/// A smaller model with the vocabulary of the target (Model::fit_vocabulary). It proposes what it finds most
+/// likely by the penalties of the row, one token of each row in a pass.
+class RowDraftModel : public RowDrafter {
+ public:
+  /// For at most `slots` rows at a time, each with room for the whole context of the draft model.
+  RowDraftModel(Model& model, int slots) : model_(model), cache_(model, slots), places_(slots) {}
+
+  std::vector<std::vector<int>> propose(std::span<const Row> rows, std::span<const int> counts) override {
+    const std::vector<int> places = find_places(rows);
+    std::vector<std::vector<int>> drafts(rows.size());
+    while (true) {
+      std::vector<std::span<const int>> fed(places_.size());
+      bool drafts_more = false;
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        std::vector<int>& text = places_[places[r]].text;
+        if (std::ssize(drafts[r]) >= counts[r] || std::ssize(text) > cache_.capacity()) continue;
+        fed[places[r]] = std::span(text).subspan(cache_.length(places[r]));
+        drafts_more = true;
+      }
+      if (!drafts_more) return drafts;
+      const Logits logits = model_.lazy_logits(fed, cache_);  // [places, vocab_size]
+      const std::size_t vocab_size = logits.size() / fed.size();
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (fed[places[r]].empty()) continue;
+        std::vector<int>& text = places_[places[r]].text;
+        const Logits own = logits.subspan(places[r] * vocab_size, vocab_size);
+        drafts[r].push_back(likeliest(own, text, rows[r].options.sampling));
+        text.push_back(drafts[r].back());
+      }
+    }
+  }
+
+ private:
+  /// A row of the cache, and whose text it has. Places stay while the rows of the batch move.
+  struct Place {
+    std::optional<int> number = {};
+    std::vector<int> text = {};  // the tokens in the cache, and more
+  };
+
+  /// The place of each row, the cache of which then has the longest beginning of its text that it had before,
+  /// but not all of it.
+  std::vector<int> find_places(std::span<const Row> rows) {
+    const auto is_of = [](const Row& row) {
+      return [&row](const Place& place) { return place.number == row.number; };
+    };
+    for (Place& place : places_) {
+      if (std::ranges::none_of(rows, [&](const Row& row) { return place.number == row.number; }))
+        place.number.reset();
+    }
+    std::vector<int> found;
+    for (const Row& row : rows) {
+      auto place = std::ranges::find_if(places_, is_of(row));
+      if (place == places_.end())
+        place = std::ranges::find_if(places_, [](const Place& one) { return !one.number; });
+      found.push_back(static_cast<int>(place - places_.begin()));
+      const auto shared = std::ranges::mismatch(place->text, row.tokens).in1 - place->text.begin();
+      const auto longest = std::min<std::ptrdiff_t>(shared, std::ssize(row.tokens) - 1);
+      cache_.truncate(found.back(), std::min(cache_.length(found.back()), static_cast<int>(longest)));
+      *place = {row.number, row.tokens};
+    }
+    return found;
+  }
+
+  static int likeliest(const Logits& logits, std::span<const int> text, const SamplingOptions& options) {
+    const bool penalized = options.presence_penalty != 0.0f || options.frequency_penalty != 0.0f ||
+                           options.repetition_penalty != 1.0f;
+    if (!penalized) return logits.argmax();
+    std::vector<float> changed = copy_of(std::span<const float>(logits));
+    process(changed, text, options);
+    return argmax(changed);
+  }
+
+  Model& model_;
+  StaticKvCache cache_;
+  std::vector<Place> places_;
+};
+
+/// A DraftingScheduler whose rows draft by a RowDrafter where it has one, at most lookup.num_tokens each. The
+/// time for that counts as time of the pass, so a row drafts as many tokens as pay for both models.
+class ModelDraftingScheduler : public DraftingScheduler {
+ public:
+  using DraftingScheduler::DraftingScheduler;
+  RowDrafter* drafter = nullptr;  ///< which must outlive the scheduler; without one, rows draft by look-up
+
+ protected:
+  std::vector<int> propose(int r, int count) override {
+    if (!drafter) return DraftingScheduler::propose(r, count);
+    if (proposed_.empty()) proposed_ = drafter->propose(rows_, counts_that_pay());
+    if (r >= std::ssize(proposed_)) return {};  // it has joined in this pass
+    std::vector<int>& own = proposed_[r];
+    own.resize(std::min<std::size_t>(own.size(), std::max(count, 0)));
+    return own;
+  }
+
+  void grow(std::span<const Feed> feeds) override {
+    proposed_.clear();
+    if (drafter) read_prompts(feeds);
+    DraftingScheduler::grow(feeds);
+  }
+
+ private:
+  /// How many drafts pay for each row that grows. A draft model always has something to propose, and from
+  /// passes that are all alike the rate would not learn what drafts cost. So one pass in kPassesToCompare has
+  /// none, and as long as the rate knows no cost, one row tries for all.
+  std::vector<int> counts_that_pay() {
+    std::vector<int> counts(rows_.size());
+    if (passes_++ % kPassesToCompare == 0) return counts;
+    const bool is_known = rate.slope() > 0.0;
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      const Row& row = rows_[r];
+      if (row.new_tokens == 0) continue;
+      counts[r] =
+          std::min(lookup.num_tokens.value_or(0), row.options.stopping.max_new_tokens - row.new_tokens - 1);
+      while (counts[r] > 0 && !rate.pays(row.options.extras.chance, counts[r] - 1)) --counts[r];
+      if (!is_known && counts[r] > 0) break;
+    }
+    return counts;
+  }
+
+  /// The draft model reads a prompt in the pass in which the target does: the rate leaves its time out.
+  void read_prompts(std::span<const Feed> feeds) {
+    std::vector<int> counts;
+    for (std::size_t r = 0; r < feeds.size(); ++r)
+      counts.push_back(lookup.num_tokens && feeds[r].completes && rows_[r].new_tokens == 0 ? 1 : 0);
+    if (std::ranges::count(counts, 1) > 0) drafter->propose(rows_, counts);
+  }
+
+  static constexpr int kPassesToCompare = 16;
+  int passes_ = 0;                          // of those that might draft
+  std::vector<std::vector<int>> proposed_;  // for the rows of this pass
+};
+
+}  // namespace staircase
