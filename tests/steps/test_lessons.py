@@ -61,6 +61,7 @@ SHOWS = {
     "prompt-lookup": r"\d+ of \d+ drafted tokens accepted",
     "draft-costs": r"a draft token takes 0\.\d+ of the target's",
     "adaptive-drafts": r"tokens per pass of the target",
+    "draft-heads": r"[1-9]\d* of \d+ drafted tokens accepted[\s\S]* by the formula",
     "leaving-rows": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
     "queue": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
     "shared-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",

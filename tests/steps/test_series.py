@@ -38,6 +38,7 @@ LESSON = {
     "21-prompt-lookup": "main.cpp prompt_lookup.h speculative.h",
     "22-draft-costs": "main.cpp report.h speculative.h",
     "23-adaptive-drafts": "main.cpp speculative.h",
+    "25-draft-heads": "head_drafter.h main.cpp",
     "30-leaving-rows": "generate.h row.h",
     "31-queue": "batches.h generate.h row.h",
     "32-shared-prefill": "batches.h generate.h",

@@ -64,6 +64,10 @@ adaptive-drafts
     Draft 2              --num-speculative-tokens 2
     Draft 12             --num-speculative-tokens 12
     Adapt                --num-speculative-tokens auto
+--heads
+    One head             --num-speculative-tokens 1
+    Three heads          --num-speculative-tokens 3
+    No heads             no --heads
 leaving-rows
     One of each          --do-sample --num-return-sequences 1 --max-new-tokens 30
     Three of each        --do-sample --num-return-sequences 3 --max-new-tokens 30
