@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
@@ -140,6 +141,9 @@ TEST_CASE("hidden states that are not there are refused, and so is what cannot b
   CHECK(model.hidden_states().size() == 1);
   error_message([&] { model.next_logits(Tokens{1000}); });
   CHECK(model.hidden_states().size() == 1);  // of the last call that changed anything
+  model.run_with([](Pass&) { throw Error("the device is gone"); });
+  CHECK(error_message([&] { model.next_logits(tokens); }) == "the device is gone");
+  CHECK(model.hidden_states().empty());
   CHECK(model.output_logits({}).empty());
   const auto refusal = [&](const Floats& state) {
     return error_message([&] { model.output_logits({&state, 1}); });

@@ -95,6 +95,13 @@ TEST_CASE(
   CHECK(drafts[1].empty());
 }
 
+TEST_CASE("drafts that were all refused, and a text that has not changed, get the same drafts again") {
+  RowDraftModel drafter(smaller(), 1);
+  const std::vector<Row> rows{row_of(0, {321, 1682, 40})};
+  for (const int count : {3, 1, 4, 0, 2})
+    CHECK(drafter.propose(rows, std::vector<int>{count})[0] == drafted_alone(rows[0].tokens, count));
+}
+
 /// An engine with its own clock, so that drafts pay or not as a check sets.
 struct ClockedEngine : DraftedEngine {
   using DraftedEngine::DraftedEngine;
@@ -159,6 +166,35 @@ TEST_CASE("every text is the same as alone with a draft model, with any options,
   CHECK(preempted > 5);
   CHECK(accepted > 50);
   CHECK(rejected > 50);
+}
+
+TEST_CASE("prompts are read in the target's pass, and one row tries before the cost of drafts is known") {
+  struct Recorded : RowDraftModel {
+    using RowDraftModel::RowDraftModel;
+    std::vector<Tokens> counts = {};
+    std::vector<Tokens> propose(std::span<const Row> rows, std::span<const int> wanted) override {
+      counts.emplace_back(wanted.begin(), wanted.end());
+      return RowDraftModel::propose(rows, wanted);
+    }
+  };
+  PagedKvCache cache(target(), 3, 96);
+  ClockedEngine engine(target(), cache);
+  engine.ms_per_token = 0.01;
+  Recorded drafter(smaller(), 3);
+  ModelDraftingScheduler scheduler(
+      engine, tokenizer(), 3, {}, [](int, const Token&) {}, [](int, Generation) {});
+  scheduler.lookup.num_tokens = 2;
+  scheduler.drafter = &drafter;
+  scheduler.rate.now = [&] { return engine.now; };
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 20, .ignore_eos = true};
+  for (const int number : {0, 1, 2}) scheduler.submit(number, {321, 1682, 40 + number}, options);
+  for (int pass = 0; pass < 4; ++pass) scheduler.pass();
+  REQUIRE(drafter.counts.size() == 4);
+  CHECK(drafter.counts[0] == Tokens{1, 1, 1});  // with the prompts
+  CHECK(drafter.counts[1] == Tokens{0, 0, 0});  // a pass without drafts, to compare with
+  CHECK(drafter.counts[2] == Tokens{2, 0, 0});
+  CHECK(drafter.counts[3] == Tokens{2, 2, 2});
 }
 
 TEST_CASE("the time of the draft model counts, so rows draft less where it takes long") {
