@@ -1,5 +1,9 @@
 """tools/plant: a list of bugs becomes code that chooses one of them when it runs, and an outdated list is reported."""
 
+import contextlib
+import io
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -112,6 +116,167 @@ class Plant(Limited):
                     text = (plant.ROOT / file).read_text(encoding="utf-8")
                     _, stale = plant.planted(text, [bug for bug in bugs if bug.file == file])
                     self.assertEqual({bug.right: why for bug, why in stale.items()}, {})
+
+
+class Tree(Limited):
+    """A tree of a few files, in which tools/plant has everything but a compiler."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        place = self.root / "build-plant"
+        patch = mock.patch.multiple(plant, ROOT=self.root, LISTS=self.root / "lists", PLACE=place, TREE=place / "tree",
+                                    BUILD=place / "tree/build", LOGS=place / "logs")
+        patch.start()
+        self.addCleanup(patch.stop)
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+        self.write(".gitignore", "/build-plant/\n*.tmp\n")
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_the_copy_is_the_tree_with_the_bugs(self):
+        bug = plant.Bug("list", ("test-a",), "a.cpp", "i < 4", "i <= 4")
+        gone = plant.Bug("list", ("test-a",), "other.cpp", "i < 4", "i <= 4")
+        self.write("a.cpp", CODE)
+        self.write("b.tmp", "ignored")
+        removed = self.write("folder/c.txt", "c")
+        self.write("run", "#!/bin/sh\n").chmod(0o755)
+        self.assertEqual(plant.copy([bug, gone]), {gone: "there is no such file"})
+        found = {str(path.relative_to(plant.TREE)) for path in plant.TREE.rglob("*") if path.is_file()}
+        self.assertEqual(found, {".gitignore", "a.cpp", "folder/c.txt", "run", "planted.h"})
+        self.assertIn(f"planted({bug.id}ul) ? (i <= 4)", (plant.TREE / "a.cpp").read_text())
+        self.assertTrue(os.access(plant.TREE / "run", os.X_OK))
+        self.assertFalse(os.access(plant.TREE / "a.cpp", os.X_OK))
+
+        # Only what differs is written again; what was compiled stays, and a file that has gone goes.
+        plant.BUILD.mkdir()
+        (plant.BUILD / "a.o").write_text("compiled")
+        for path in plant.TREE.iterdir():
+            os.utime(path, (1, 1))
+        removed.unlink()
+        self.write("run", "#!/bin/sh\nexit 1\n")
+        self.assertEqual(plant.copy([bug]), {})
+        self.assertEqual([(plant.TREE / name).stat().st_mtime == 1 for name in ("a.cpp", "planted.h", "run")],
+                         [True, True, False])
+        self.assertFalse((plant.TREE / "folder/c.txt").exists())
+        self.assertTrue((plant.BUILD / "a.o").exists())
+        plant.copy([])
+        self.assertEqual((plant.TREE / "a.cpp").read_text(), CODE)
+
+    def test_what_the_tests_need_is_compiled(self):
+        programs = self.root / "bin"
+        targets = [{"id": "a@exe", "filename": [str(plant.BUILD / "tests/test-a")]},
+                   {"id": "step@exe", "filename": [str(plant.BUILD / "steps/01")]},
+                   {"id": "lib@sta", "filename": [str(plant.BUILD / "liba.a"), str(plant.BUILD / "liba.h")]}]
+        tests = [{"cmd": [str(plant.BUILD / "tests/test-a")], "depends": ["lib@sta"]},
+                 {"cmd": ["python3", "/there/tests/b.py", "x"], "depends": ["step@exe"]},
+                 {"cmd": ["python3", "/there/tests/alone.py"], "depends": []}]
+        self.write("targets.json", json.dumps(targets))
+        self.write("tests.json", json.dumps(tests))
+        self.write("bin/meson", f"""#!/bin/sh
+            echo "$@" >>{self.root}/meson.log
+            case $1$2 in
+              setup*) mkdir -p {plant.BUILD}; touch {plant.BUILD}/build.ninja ;;
+              introspect--targets) cat {self.root}/targets.json ;;
+              introspect--tests) cat {self.root}/tests.json ;;
+            esac""").chmod(0o755)
+        self.write("bin/ninja", f"""#!/bin/sh
+            echo "$@" >>{self.root}/ninja.log
+            if [ -f {self.root}/errors ]; then cat {self.root}/errors; exit 1; fi""").chmod(0o755)
+        compiled = f"-k 0 -C {plant.BUILD} "
+        with mock.patch.dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}"), contextlib.redirect_stderr(io.StringIO()) as told:
+            self.assertEqual(plant.build(["test-a -tc=x", "tests/b.py".split("/")[1]]), set())
+            self.assertEqual(plant.build(["test-a"]), set())
+            self.assertEqual(plant.build(["alone.py"]), set())
+            self.assertEqual((self.root / "ninja.log").read_text().splitlines(),
+                             [compiled + "liba.a liba.h steps/01 tests/test-a", compiled + "liba.a liba.h tests/test-a"])
+            setups = [line for line in (self.root / "meson.log").read_text().splitlines() if line.startswith("setup")]
+            self.assertEqual(setups, [f"setup {' '.join(plant.OPTIONS)} {plant.BUILD} {plant.TREE}"])
+            with self.assertRaisesRegex(SystemExit, "Meson knows no test with test-b"):
+                plant.build(["test-b"])
+            self.write("errors", "a.cpp:1:2: error: no\n    1 | planted(7ul) ? (x) : (y)\n")
+            self.assertEqual(plant.build(["test-a"]), {7})
+            self.write("errors", "a.cpp:1:2: error: no\n    1 | int i = x;\n")
+            with self.assertRaisesRegex(SystemExit, "no bug is to blame"):
+                plant.build(["test-a"])
+        self.assertIn("int i = x", told.getvalue())
+
+    def test_a_test_is_red_if_it_fails_or_hangs(self):
+        plant.LOGS.mkdir(parents=True)
+        plant.TREE.mkdir()
+        bug = plant.Bug("list", ("test.py",), "a.cpp", "right", "wrong")
+        (plant.TREE / "test.py").write_text(
+            "import os, sys, time\n"
+            "print(sys.argv[1:], os.environ['STAIRCASE_PLANT'], os.environ['STAIRCASE_BUILD'], flush=True)\n"
+            "time.sleep(60 if 'hang' in sys.argv else 0)\nsys.exit('wrong' in sys.argv)\n")
+        self.assertTrue(plant.run("test.py Class")[0])
+        self.assertIn(f"['Class', '--failfast'] 0 {plant.BUILD}", (plant.LOGS / "none.txt").read_text())
+        self.assertFalse(plant.run("test.py wrong", bug)[0])
+        log = (plant.LOGS / f"{bug.id}.txt").read_text()
+        self.assertTrue(log.startswith(f"{bug}\n{sys.executable}\n{plant.TREE}/test.py\nwrong\n"), log)
+        self.assertIn(f"['wrong', '--failfast'] {bug.id} ", log)
+        green, seconds = plant.run("test.py hang", bug, 0.2)
+        self.assertFalse(green)
+        self.assertGreaterEqual(seconds, 0.2)
+        self.assertIn("more than 0 seconds", (plant.LOGS / f"{bug.id}.txt").read_text())
+        for place in ("tests/test-a", "tests/server/test-b"):
+            program = plant.BUILD / place
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text("#!/bin/sh\n[ \"$1 $2\" = '--abort-after=1 -tc=x' ]\n")
+            program.chmod(0o755)
+            self.assertTrue(plant.run(f"{program.name} -tc=x", bug)[0])
+            self.assertFalse(plant.run(program.name, bug)[0])
+
+    def planted(self, *words, broken=()):
+        """The lines of tools/plant and its exit status; `broken` are bugs that do not compile."""
+        waiting = [{bug.id for bug in broken}] if broken else []
+        with mock.patch.object(plant, "build", side_effect=lambda tests: waiting.pop() if waiting else set()) as build, \
+                contextlib.redirect_stdout(io.StringIO()) as output:
+            status = plant.main(list(words))
+        self.tests = build.call_args.args[0]
+        return output.getvalue().splitlines(), status
+
+    def test_each_bug_is_red_or_survives_or_is_stale(self):
+        self.write("a.py", '"""A."""\none = 1\ntwo = 2\nthree = 3\n')
+        self.write("b.py", '"""B."""\nx = 1\n')
+        for name, text in (("one", "a.one == 1"), ("two", "a.two == 2"), ("never", "False")):
+            self.write(f"tests/{name}.py",
+                       f"import sys; sys.path.insert(0, {str(plant.TREE)!r}); import a; sys.exit(not ({text}))")
+        # The second test finds the second bug; the third test is red without a bug, so it finds none.
+        self.write("lists/first.txt", "tests: tests/one.py | tests/two.py\na.py\n- 1\n+ 0\n- 2\n+ 0\n- no\n+ yes\n")
+        self.write("lists/second.txt", "tests: tests/never.py | tests/one.py\na.py\n- 3\n+ 4\nb.py\n- 1\n+ y\n")
+        bugs = [bug for name in ("first", "second")
+                for bug in plant.bugs_of(name, (plant.LISTS / f"{name}.txt").read_text())]
+        with self.assertRaisesRegex(SystemExit, "no file and no list"):
+            plant.main(["third"])
+
+        lines, status = self.planted(broken=bugs[4:])
+        self.assertEqual(lines[:3] + lines[4:], [
+            f"  1/5 red      {bugs[0].id} a.py: 1  ->  0", f"  2/5 red      {bugs[1].id} a.py: 2  ->  0",
+            "STALE     a.py: no  ->  yes: the file does not have this text",
+            f"  4/5 SURVIVES {bugs[3].id} a.py: 3  ->  4", "STALE     b.py: 1  ->  y: it does not compile",
+            "2 red, 1 survive, 2 stale"])
+        self.assertRegex(lines[3], "^LEFT OUT  tests/never.py: .*/none-1.txt$")
+        self.assertTrue((plant.LOGS / "none-1.txt").exists())
+        self.assertEqual((status, self.tests), (1, ["tests/never.py", "tests/one.py", "tests/two.py"]))
+        self.assertEqual((plant.TREE / "b.py").read_text(), '"""B."""\nx = 1\n')
+
+        # Words choose by list and by file; what is stale, survives or has no green test gives an exit status.
+        for words, count, code in ((["first"], 3, 1), (["b.py"], 1, 1), (["a.py"], 4, 1), (["b.py", "first"], 4, 1)):
+            with self.subTest(words):
+                lines, status = self.planted(*words)
+                self.assertEqual((len([line for line in lines if "->" in line]), status), (count, code))
+        self.write("lists/first.txt", "tests: tests/one.py\na.py\n- 1\n+ 0\n")
+        self.assertEqual(self.planted("first"), (
+            [f"  1/1 red      {bugs[0].id} a.py: 1  ->  0", "1 red, 0 survive, 0 stale"], 0))
+        for text in ("tests: tests/two.py\na.py\n- 1\n+ 0\n", "tests: tests/never.py | tests/one.py\na.py\n- 1\n+ 0\n"):
+            self.write("lists/first.txt", text)
+            self.assertEqual(self.planted("first")[1], 1)
 
 
 if __name__ == "__main__":
