@@ -468,7 +468,6 @@ class Asked(unittest.TestCase):
                     words = program.call_args.args
                     self.assertEqual(words[words.index("--rounds") + 1], expected)
 
-
     def test_each_measurement_gets_what_a_person_asks_for(self):
         tool = tool_module()
         for asked, begin, words in [
@@ -490,6 +489,207 @@ class Asked(unittest.TestCase):
                 self.assertEqual((given[0], {name: given[given.index(name) + 1] for name in words}), (begin, words))
                 for optional, its_name in (("--batch", "--batch"), ("matvec", "--ladder")):
                     self.assertEqual(its_name in given, optional in asked)
+
+
+class Understood(unittest.TestCase):
+    """What a command line means, and what is refused before anything is built."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.tool = tool_module()
+
+    def read(self, line):
+        """The arguments of a command line, or the sentence that refuses it."""
+        with mock.patch.object(sys, "argv", ["bench", *line.split()]), contextlib.redirect_stderr(io.StringIO()) as told:
+            try:
+                return self.tool.read_arguments()
+            except SystemExit as end:
+                self.assertEqual(end.code, 2)
+                return told.getvalue().splitlines()[-1].removeprefix("tools/bench: error: ")
+
+    def test_numbers_have_edges(self):
+        for option in "--threads", "--batch":
+            name = option[2:]
+            self.assertEqual(getattr(self.read(f"{option} 1,1024"), name), [1, 1024])
+            for wrong in "0", "1025", "1,0", "", "-1", "1;2":
+                self.assertIn("is not a list of numbers from 1 to 1024, like 1,2", self.read(f"{option}={wrong}"))
+        for option, more in (("--prompt-tokens", ""), ("--context", "--peers"), ("--sample", "--masks ."), ("--rounds", "")):
+            self.assertEqual(getattr(self.read(f"{option} 1 {more}"), option[2:].replace("-", "_")), 1)
+            for wrong in "0", "-1", "x", "1.5":
+                self.assertIn(f"'{wrong}' is not a whole number of 1 or more", self.read(f"{option}={wrong} {more}"))
+        for share in "0-f", "3-3", "a-b":
+            self.assertEqual(self.read(f"--masks . --share {share}").share, share)
+        for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
+            self.assertIn(f"'{wrong}' is not a range of digits from 0 to f, like 0-7", self.read(f"--masks . --share {wrong}"))
+        self.assertIn("'vector' is no ladder; it is matvec or product", self.read("--rungs vector"))
+        self.assertEqual([self.read(line).rungs for line in ("--rungs product", "--rungs matvec", "--rungs", "")],
+                         ["product", "matvec", "", None])
+
+    def test_what_is_not_given_has_a_default(self):
+        with mock.patch.object(self.tool, "processors", lambda: 6):
+            self.assertEqual([self.read(line).threads for line in ("", "--peers", "--masks .", "--scaling", "--scaling --threads 3")],
+                             [[6], [6], [1], [1, 2, 4, 8, 16], [3]])
+        plain = self.read("")
+        self.assertEqual((plain.model, plain.dtype, plain.cache_dtype, plain.share, plain.only), ("tales-6m", "float32", None, "0-f", []))
+        self.assertEqual(self.read("--peers --only ours,other").only, ["ours", "other"])
+        for shape in self.tool.SHAPES:
+            self.assertEqual(self.read(f"--shape {shape}").shape, shape)
+        for dtype in "float32", "float16", "bfloat16", "int8", "int4":
+            self.assertEqual(self.read(f"--dtype {dtype}").dtype, dtype)
+        for dtype in "float32", "float16", "bfloat16", "int8":
+            self.assertEqual(self.read(f"--cache-dtype {dtype}").cache_dtype, dtype)
+        self.assertIn("invalid choice: 'int4'", self.read("--cache-dtype int4"))
+
+    def test_what_does_not_go_together_is_refused(self):
+        measures = ["--products", "--rungs", "--scaling", "--sampling", "--changes", "--peers", "--masks ."]
+        for one in measures:
+            for other in measures:
+                if one != other:
+                    self.assertIn("not allowed with", self.read(f"{one} {other}"))
+        self.assertIn("not allowed with", self.read("--model tales-1m --shape 124m"))
+
+        def refused(sentence, option, others):
+            for other in others:
+                with self.subTest(option, other=other):
+                    self.assertIn(sentence, str(self.read(f"{option} {other}")))
+
+        refused("--products takes the shape of a published model: --shape 124m, 355m", "--products", ["--model tales-1m"])
+        refused("--scaling takes the shape of a published model", "--scaling", ["--model tales-1m"])
+        refused("--pair goes with --shape alone", "--pair", ["", "--model tales-1m"])
+        refused("--pair goes with --shape alone", "--pair --shape 124m", [
+            measure for measure in (*measures, "--batch 2", "--json x.json") if measure != "--changes"])
+        refused("--batch is for measuring a model", "--batch 2", ["--products", "--scaling", "--sampling", "--peers", "--masks ."])
+        refused("--cache-dtype is for measuring a model", "--cache-dtype int8", [*measures, "--pair --shape 124m"])
+        others = [measure for measure in measures if measure != "--peers"]
+        for option in "--only x", "--context 3", "--decode-only":
+            refused(f"{option.split()[0]} goes with --peers", option, ["", *others])
+        for option in "--sample 3", "--share 0-7":
+            refused(f"{option.split()[0]} goes with --masks", option, ["", *measures[:-1]])
+        refused("--masks takes --model", "--masks .", ["--shape 124m", "--rounds 3", "--prompt-tokens 3", "--dtype int8", "--threads 2"])
+        refused("--rungs takes --threads N", "--rungs", ["--threads 1,2"])
+        refused("--record takes the name of this machine", "--record x", [*others, "--pair --shape 124m"])
+        refused("--record takes the name of this machine", "--record=", ["", "--peers"])
+        refused("--cpu-time is the time of one thread", "--cpu-time", ["--threads 2", "--threads 1,1"])
+        refused("there is no folder /nonexistent", "--json /nonexistent/x.json", [""])
+
+        for line in ("--record x", "--record x --peers", "--cache-dtype int8 --batch 2 --json x.json", "--pair --shape 124m",
+                     "--masks . --model tales-1m --share 0-7 --sample 3 --cpu-time --json x.json", "--cpu-time --threads 1",
+                     "--changes --threads 1,2 --rounds 3 --json x.json", "--rungs --threads 2 --rounds 3 --json x.json",
+                     "--products --shape 355m", "--scaling --threads 1,2", "--peers --context 3 --decode-only --only x"):
+            self.assertNotIsInstance(self.read(line), str, line)
+
+    def test_a_model_is_a_folder_or_has_a_name(self):
+        with tempfile.TemporaryDirectory() as name, contextlib.chdir(name) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
+            folder = Path(name).resolve()
+            for model in "here/tales-1m", "collection/own", "collection/tales-6m":
+                (folder / model).mkdir(parents=True)
+                (folder / model / "config.json").write_text("{}")
+            (folder / "here/empty").mkdir()
+            find = self.tool.find_model
+            self.assertEqual(find(str(folder / "here/tales-1m")), folder / "here/tales-1m")
+            with mock.patch.dict(os.environ, STAIRCASE_MODELS=str(folder / "collection")):
+                self.assertEqual([find(model) for model in ("own", "tales-6m", "tales-1m")],
+                                 [folder / "collection/own", folder / "collection/tales-6m", ROOT / "models/tales-1m"])
+            with mock.patch.dict(os.environ):
+                os.environ.pop("STAIRCASE_MODELS", None)
+                self.assertEqual(find("tales-6m"), ROOT / "models/tales-6m")
+                for missing in "own", str(folder / "here/empty"):
+                    self.assertRaisesRegex(peers.Failure, f"--model {missing}: there is no folder", find, missing)
+
+    def test_a_busy_machine_is_announced(self):
+        def share(before, after):
+            texts = iter([f"cpu  {before}\ncpu0 9 9\n", f"cpu  {after}\n"])
+            with mock.patch.object(self.tool.Path, "read_text", lambda _: next(texts)):
+                return self.tool.busy_share(0)
+
+        # user, nice, system, idle, iowait, irq, softirq, steal; the guests' time is within the user's
+        self.assertAlmostEqual(share("1 1 1 10 5 1 1 1 7 7", "3 2 1 15 7 1 1 1 99 99"), 0.3)
+        self.assertEqual(share("1 1 1 10 5 1 1 1 7 7", "1 1 1 10 5 1 1 1 7 7"), 0.0)
+        self.assertEqual(share("0 0 0 0 0 0 0 0", "0 0 0 0 0 3 3 4"), 1.0)
+        with mock.patch.object(self.tool.Path, "read_text", side_effect=OSError):
+            self.assertEqual(self.tool.busy_share(0), 0.0)
+        for busy, told in (0.0, ""), (0.1, ""), (0.126, "warning: 13% of the machine is busy with other work"):
+            with mock.patch.object(self.tool, "busy_share", lambda: busy), contextlib.redirect_stderr(io.StringIO()) as lines:
+                self.assertEqual(self.tool.warn_if_busy(), busy)
+            self.assertEqual(lines.getvalue()[:len(told) or None], told)
+
+    def test_a_shape_is_written_once(self):
+        with tempfile.TemporaryDirectory() as name, mock.patch.multiple(self.tool, ROOT=Path(name), BUILD=Path(name, "out")), \
+                mock.patch.object(self.tool, "run_program") as program, mock.patch.object(self.tool, "add_tokenizer") as tokenizer, \
+                contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as told:
+            models = Path(name, "out/models")
+
+            def written(*folders):
+                for folder in folders:
+                    (models / folder).mkdir(parents=True, exist_ok=True)
+                    (models / folder / "model.safetensors").touch()
+
+            self.assertEqual(self.tool.shaped_model("124m"), models / "gpt2-124m-shape")
+            self.assertEqual(program.call_args.args, ("random-model", "--shape", "124m", "--folder", models / "gpt2-124m-shape"))
+            self.assertEqual(told.getvalue(), "Writing random weights in the shape of gpt2-124m to out/models/gpt2-124m-shape/ ...\n")
+            written("gpt2-124m-shape", "smollm2-135m-target")
+            for _ in range(2):
+                self.tool.shaped_model("124m")
+            self.assertEqual((program.call_count, tokenizer.call_count), (1, 3))
+
+            parts = [models / "smollm2-135m-target", models / "smollm2-135m-draft"]
+            self.tool.write_pair("smollm2-135m")
+            self.assertEqual(program.call_args.args, ("random-pair", "--shape", "smollm2-135m", "--folder", parts[0], "--draft-folder", parts[1]))
+            self.assertEqual([call.args for call in tokenizer.call_args_list[3:]], [(part,) for part in parts])
+            self.assertIn("--model out/models/smollm2-135m-target --draft-model out/models/smollm2-135m-draft ", printed.getvalue())
+            self.assertIn("to out/models/ ...", told.getvalue())
+            written("smollm2-135m-draft")
+            self.tool.write_pair("smollm2-135m")
+            self.assertEqual(program.call_count, 2)
+
+    def test_a_program_that_fails_ends_the_tool(self):
+        for script, status in ("exit 3", 3), ("kill -9 $$", 1):
+            with self.assertRaises(SystemExit) as end:
+                self.tool.run_command("sh", "-c", script)
+            self.assertEqual(end.exception.code, status)
+        self.assertIsNone(self.tool.run_command("true"))
+
+    def test_commands_for_choosing_tokens_take_turns(self):
+        for python, turns in (False, 1), (True, 3):
+            with tempfile.TemporaryDirectory() as name, mock.patch.object(self.tool, "run_command") as command, \
+                    mock.patch.dict(os.environ, PEERS_VENV=name):
+                if python:
+                    Path(name, "bin").mkdir()
+                    Path(name, "bin/python").touch()
+                self.tool.measure_sampling()
+                own = (self.tool.PROGRAM.parent / "bench-sampling", 1000)
+                peer = (Path(name, "bin/python"), ROOT / "bench/transformers_sampling.py", 1000)
+                self.assertEqual([call.args for call in command.call_args_list], [own, peer] * turns if python else [own])
+
+    def test_each_command_is_measured_as_it_is_asked_for(self):
+        for line, chosen in (("--pair --shape 355m", "write_pair"), ("--sampling", "measure_sampling"), ("--masks .", "measure_masks"),
+                             ("--peers", "compare"), ("", "measure")):
+            with self.subTest(line), contextlib.ExitStack() as stack:
+                made = {name: stack.enter_context(mock.patch.object(place, name, return_value={"agree": True})) for place, name in (
+                    (self.tool, "build"), (self.tool, "write_pair"), (self.tool, "measure_sampling"), (self.tool, "measure_masks"),
+                    (self.tool, "measure"), (peers, "compare"))}
+                stack.enter_context(mock.patch.object(self.tool, "warn_if_busy", lambda: 0.25))
+                stack.enter_context(mock.patch.object(sys, "argv", ["bench", *line.split()]))
+                self.tool.main()
+                self.assertEqual([name for name, call in made.items() if call.called], ["build", chosen])
+                if chosen == "write_pair":
+                    self.assertEqual(made[chosen].call_args.args, ("355m",))
+                if chosen == "compare":
+                    setting, = made[chosen].call_args.args
+                    self.assertEqual((setting.model, setting.rounds, setting.busy, setting.context, setting.decode_only),
+                                     (ROOT / "models/tales-6m", 5, 0.25, 16, False))
+
+    def test_what_a_person_sets_reaches_the_peers(self):
+        with mock.patch.object(self.tool, "build"), mock.patch.object(self.tool, "warn_if_busy", lambda: 0.5), \
+                mock.patch.object(self.tool, "shaped_model", lambda shape: Path("models", shape)), \
+                mock.patch.object(peers, "compare", return_value={"agree": False}) as compare, \
+                mock.patch.object(sys, "argv", "bench --peers --shape 355m --threads 1 --prompt-tokens 9 --rounds 3 --only a,b --cpu-time "
+                                               "--context 7 --decode-only".split()):
+            self.assertRaisesRegex(peers.Failure, "the engines disagree about the text", self.tool.main)
+        setting, = compare.call_args.args
+        self.assertEqual((setting.model, setting.threads, setting.prompt_tokens, setting.rounds, setting.busy, setting.only,
+                          setting.cpu_time, setting.context, setting.decode_only),
+                         (Path("models/355m"), [1], 9, 3, 0.5, ["a", "b"], True, 7, True))
 
 
 class Recorded(unittest.TestCase):
