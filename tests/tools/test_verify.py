@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -461,6 +462,64 @@ class VerifyFamilies(Limited):
         status, lines = self.verify()
         self.assertEqual(status, 0, lines)
 
+    def test_a_setting_of_another_type_or_size_ends_in_a_sentence(self):
+        others = ("x", ["x"], [1], {"a": 1}, -1, 1.5, True, 1 << 31)
+        for family in ("llama", "gpt2", "qwen3_moe"):
+            base = {"model_type": family, **SHAPE, "eos_token_id": 4, "n_layer": 1, "n_head": 2, "n_embd": 4, "n_positions": 8,
+                    "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
+            for key in (*base, "head_dim", "n_inner", "decoder_sparse_step", "mlp_only_layers", "tie_word_embeddings"):
+                for value in others:
+                    with self.subTest(family, key=key, value=value):
+                        self.config = {**base, key: value}
+                        self.assertIn(self.verify()[0], (0, 1))
+        for key, words in (("num_hidden_layers", "no model has more than 1000 layers"), ("num_attention_heads", "not a multiple of"),
+                           ("head_dim", "head_dim is 0.5, not a positive integer"),
+                           ("num_key_value_heads", "num_key_value_heads is -1, not a positive integer")):
+            self.config = {"model_type": "llama", **SHAPE, key: {"num_hidden_layers": 1001, "num_attention_heads": 3, "head_dim": 0.5,
+                                                                 "num_key_value_heads": -1}[key]}
+            self.assert_fails("config", words)
+        self.config = {"model_type": "llama", **SHAPE, "num_hidden_layers": 1000}
+        self.assert_fails("tensors", "8991 of 9003 tensors missing")
+        for key, words in (("num_experts", "num_experts is 1001, not an integer from 1 to 1000"), ("decoder_sparse_step", "step is 1001 and"),
+                           ("mlp_only_layers", "mlp_only_layers 1001, not")):
+            self.config = {"model_type": "qwen3_moe", **SHAPE, key: 1001}
+            if key == "decoder_sparse_step":
+                self.config[key], words = "1", "decoder_sparse_step is '1' and mlp_only_layers []"
+            self.assert_fails("config", words)
+
+    def test_a_tokenizer_of_another_form_ends_in_a_sentence(self):
+        model = self.tokens["model"]
+        for change, words in [({"model": value}, "holds a model of the type") for value in ("x", [], None)] + [
+                ({"added_tokens": value}, "lacks a vocabulary or merges") for value in ("x", {"a": 1})] + [
+                ({"added_tokens": value}, "an added token without a text") for value in ([1], [{}], [{"id": 4, "content": [1]}])] + [
+                ({"model": {**model, "vocab": value}}, "lacks a vocabulary or merges") for value in ("x", [], None)] + [
+                ({"model": {**model, "vocab": {"a": value}}}, f"gives 'a' the id {value!r}") for value in ("x", -1, 5, True)] + [
+                ({"model": {**model, "merges": value}}, "lacks a vocabulary or merges") for value in ("x", {}, None)] + [
+                ({"model": {**model, "merges": ["a b", value]}}, "merge 1 in tokenizer.json, ")
+                for value in (1, None, [1, 2], ["a"], ["a", "b", "c"], "", "a", "b a", ["b", "a"], ["c", "x"])]:
+            with self.subTest(change):
+                tokens, self.tokens = self.tokens, {**self.tokens, **change}
+                self.assert_fails("tokenizer", words)
+                self.tokens = tokens
+
+    def test_norms_that_no_training_gives(self):
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            for mean, fine in ((0.0, False), (0.002, True), (99.0, True), (101.0, False), (-1.0, False)):
+                self.tensors = filled(LLAMA)
+                tensor = f"model.layers.0.{name}.weight"
+                self.tensors[tensor] = ("F32", [4], struct.pack("<4f", *[mean] * 4))
+                if fine:
+                    self.assertEqual(self.verify()[0], 0)
+                else:
+                    self.assert_fails("numbers", f"{tensor} has a mean of {mean:.4g};")
+
+    def test_bytes_after_the_last_tensor(self):
+        self.verify()
+        path = self.folder / "model.safetensors"
+        path.write_bytes(path.read_bytes() + bytes(3))
+        status, lines = verify_here(self.folder)
+        self.assertIn("model.safetensors has 3 bytes after its last tensor", lines["header"])
+
     def test_heads_that_do_not_divide(self):
         self.config["num_key_value_heads"] = 3
         self.assert_fails("config", "num_attention_heads 2", "num_key_value_heads 3")
@@ -515,11 +574,17 @@ class VerifyFamilies(Limited):
         self.assert_fails("tokenizer", "'WordPiece'", "BPE")
 
     def test_ids_beyond_the_vocabulary_in_other_files(self):
-        for file, content in (("generation_config.json", {"eos_token_id": [4, 5]}), ("added_tokens.json", {"<x>": 5})):
-            with self.subTest(file):
-                self.files = {file: content}
-                self.assert_fails("tokenizer", file, "5", "0 to 4")
-                (self.folder / file).unlink()
+        for file, form in (("generation_config.json", lambda number: {"eos_token_id": [4, number]}),
+                           ("generation_config.json", lambda number: {"bos_token_id": number, "eos_token_id": None}),
+                           ("added_tokens.json", lambda number: {"<x>": number})):
+            for number in (0, 4, 5, -1, "x", 1.5, True):
+                with self.subTest(file, number=number):
+                    self.files = {file: form(number)}
+                    if number in (0, 4):
+                        self.assertEqual(self.verify()[0], 0)
+                    else:
+                        self.assert_fails("tokenizer", file, f"the id {number!r}", "0 to 4")
+                    (self.folder / file).unlink()
 
 
 def gguf_text(text):
@@ -654,6 +719,47 @@ class VerifyGguf(Limited):
         self.metadata = {name.replace("llama.", "qwen2."): value for name, value in self.metadata.items()}
         self.metadata["general.architecture"] = "qwen2"
         self.assert_fails("config", "qwen2.expert_count is 8")
+
+    def test_a_value_of_another_type_ends_in_a_sentence(self):
+        base = dict(self.metadata)
+        for key in (*base, "general.alignment", "split.count", "llama.attention.key_length", "llama.expert_count",
+                    "llama.expert_used_count", "llama.expert_feed_forward_length"):
+            for value in ("x", "", [""], 0, 1, (1 << 32) - 1):
+                with self.subTest(key, value=value):
+                    self.metadata = {"llama.expert_count": 2, "llama.expert_used_count": 1, **base, key: value}
+                    self.assertIn(self.verify()[0], (0, 1))
+        for key, value, check, words in (
+                ("llama.block_count", 1001, "config", "no model has more than 1000 layers"),
+                ("llama.attention.key_length", "x", "config", "key_length is 'x', not a positive integer"),
+                ("llama.attention.head_count_kv", 3, "config", "not a multiple of head_count_kv 3"),
+                ("llama.expert_count", "x", "config", "expert_count is 'x', not an integer"),
+                ("tokenizer.ggml.merges", 1, "tokenizer", "no lists of texts"),
+                ("tokenizer.ggml.merges", ["a b", "ab"], "tokenizer", "has 'ab' at 1, which makes no token"),
+                ("tokenizer.ggml.tokens", ["a"] * 6, "tokenizer", "the tokenizer has 6 tokens, but the model 5"),
+                ("tokenizer.ggml.model", "bert", "tokenizer", "model is 'bert', and the engine reads 'gpt2' and 'llama'"),
+                ("tokenizer.ggml.eos_token_id", "x", "tokenizer", "eos_token_id is 'x', but there are 5"),
+                ("split.count", 2, "files", "is one of 2 parts"), ("general.alignment", 0, "files", "broken header")):
+            self.metadata = {**base, key: value}
+            self.assert_fails(check, words)
+
+    def test_the_tool_knows_what_the_engine_reads(self):
+        def quoted(file, pattern):
+            return re.findall(r'"([^"]+)"', "".join(re.findall(pattern, (ROOT / file).read_text(), re.S)))
+        self.assertEqual(sorted(VERIFY.GGUF_PRES), sorted(
+            quoted("common/text/pre_types.cpp", r"if \(is\((.*?)\)\)") + quoted("common/text/pre_types.cpp", r"name == (\S+)\)")))
+        rows = re.findall(r'^    \{"(\w+)", "(\w+)", "', (ROOT / "common/model/gguf_names.cpp").read_text(), re.M)
+        self.assertEqual(sorted(VERIFY.GGUF_FAMILIES.items()), sorted(row for row in rows if row[1] != "mixtral"))
+
+    def test_numbers_that_are_not_finite(self):
+        for name in ("output_norm.weight", "blk.0.attn_q.weight"):
+            for value in (float("nan"), float("-inf")):
+                self.type, self.block, self.numbers = 0, struct.pack("<f", value if "attn_q" in name else 1), 1
+                content = self.content(self.metadata, {name: self.tensors[name], **self.tensors})
+                if "norm" in name:
+                    at = content.index(struct.pack("<f", 1) * 32)
+                    content = content[:at + 8] + struct.pack("<f", value) + content[at + 12:]
+                self.file.write_bytes(content)
+                self.assert_fails("numbers", "NaN or infinite in the million from 0 on", file=self.file)
 
     def test_tensors_that_are_missing_or_of_another_shape(self):
         del self.tensors["blk.0.ffn_up.weight"]
