@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -302,6 +303,109 @@ class Peers(unittest.TestCase):
         self.assertEqual(folder, self.folder / "peers" / "a-model-other")
         with self.assertRaisesRegex(peers.Failure, "another could not convert"):
             peers.converted_model(self.setting, "another", ["false"])
+
+    def test_texts_agree_up_to_a_near_tie(self):
+        near, far = peers.NEAR_TIE / 2, peers.NEAR_TIE
+        reference = {"token_ids": [1, 2, 3], "gaps": [1.0, near, 1.0], "prefill_token": 7, "prefill_gap": 1.0}
+        for run_, same, tie, agrees in (
+                ({"token_ids": [1, 2, 3], "prefill_token": 7}, 3, False, True),
+                ({"token_ids": [1, 9, 3], "prefill_token": 7}, 1, True, True),
+                ({"token_ids": [9, 2, 3], "prefill_token": 7}, 0, False, False),
+                ({"token_ids": [9, 2, 3], "prefill_token": 7, "gaps": [near, 1.0, 1.0]}, 0, True, True),
+                ({"token_ids": [9, 2, 3], "prefill_token": 7, "gaps": [far, 1.0, 1.0]}, 0, False, False),
+                ({"token_ids": [1, 2, 3], "prefill_token": 8}, 3, False, False),
+                ({"token_ids": [1, 2, 3]}, 3, False, False)):
+            with self.subTest(run_):
+                self.assertEqual(peers.agreement(run_, reference), {"same_tokens": same, "of": 3, "near_tie": tie, "agrees": agrees})
+        other = {"token_ids": [1, 2, 3], "prefill_token": 8}
+        for gap, agrees in (near, True), (far, False):
+            self.assertEqual(peers.agreement(other, {**reference, "prefill_gap": gap})["agrees"], agrees)
+        del reference["prefill_token"]
+        self.assertTrue(peers.agreement(other, reference)["agrees"])
+
+    def test_every_engine_is_found_or_has_its_reason(self):
+        python = Path("/venv/bin/python")
+        self.engines()  # no others
+        self.setting.cpu_time = True
+        with mock.patch.object(peers, "python_with_packages", lambda *_: python), \
+                mock.patch.object(peers, "converted_model", lambda setting, name, command: Path(f"/models/{name}")):
+            engines, texts, left_out = peers.find_engines(self.setting, 3, "prompts.json")
+        self.assertEqual((texts, left_out), ([], {}))
+        self.assertEqual([engine.name for engine in engines],
+                         [f"Staircase, {dtype}" for dtype in ("float32", "float16", "bfloat16", "int8", "int4")]
+                         + ["transformers, float32", "transformers compiled, float32", "transformers, bfloat16",
+                            "transformers compiled, bfloat16", "CTranslate2 with oneDNN, float32"]
+                         + [f"{name}, {dtype}" for name in ("CTranslate2", "OpenVINO") for dtype in ("float32", "bfloat16", "int8")])
+        for engine in engines:
+            with self.subTest(engine.name):
+                words, = [list(map(str, command)) for command in engine.commands]
+                self.assertEqual(engine.dtype, engine.name.split(", ")[1])
+                self.assertEqual(engine.ours, engine.name.startswith("Staircase"))
+                self.assertIn(engine.dtype, words)
+                self.assertEqual(words[words.index("--threads") + 1:words.index("--threads") + 2] + ["--cpu-time" in words,
+                                 words[words.index("--prompts") + 1], words[words.index("--new-tokens") + 1],
+                                 words[words.index("--json") + 1]],
+                                 ["3", True, "prompts.json", str(peers.NEW_TOKENS), f"{self.folder}/peers/result.json"])
+                model = {"C": "/models/CTranslate2", "O": "/models/OpenVINO"}.get(engine.name[0], str(self.setting.model))
+                self.assertEqual(words[words.index("--model") + 1], model + ("-int8" if engine.name == "OpenVINO, int8" else ""))
+                self.assertEqual(("--compiled" in words, engine.environment == {"CT2_USE_MKL": "0"}),
+                                 ("compiled" in engine.name, "oneDNN" in engine.name))
+
+        def missing(build, environment):
+            if environment is peers.OPENVINO:
+                raise peers.Failure("no network")
+            return python
+
+        self.setting.cpu_time = False
+        with mock.patch.object(peers, "python_with_packages", missing), \
+                mock.patch.object(peers, "converted_model", side_effect=peers.Failure("no room")):
+            engines, _, left_out = peers.find_engines(self.setting, 3, "prompts.json")
+        self.assertEqual(left_out, {"CTranslate2": "CTranslate2: no room", "OpenVINO": "OpenVINO: no network"})
+        self.assertEqual({engine.name.split(",")[0] for engine in engines}, {"Staircase", "transformers", "transformers compiled"})
+        self.assertFalse(any("--cpu-time" in command for engine in engines for command in engine.commands))
+
+    def test_packages_are_installed_where_they_are_missing(self):
+        calls = []
+
+        def play(*command, log, environment=None):
+            words = list(map(str, command))
+            calls.append(" ".join(words[1:3]) + (" torch" if "torch" in words[3:] and "--index-url" in words else ""))
+            if words[1:3] == ["-m", "venv"]:
+                (self.folder / "venv/bin").mkdir(parents=True)
+                (self.folder / "venv/bin/python").touch()
+            return words[1] != self.fails and not (self.fails == "pip" and words[2] == "pip" and "--index-url" not in words)
+
+        made = self.folder / "venv/bin/python"
+        with mock.patch.object(peers, "run", play), contextlib.redirect_stderr(io.StringIO()) as told, mock.patch.dict(os.environ):
+            os.environ.pop("PEERS_VENV", None)
+            self.fails = "pip"
+            with self.assertRaisesRegex(peers.Failure, "pip could not install torch, transformers, ctranslate2, safetensors: .*PEERS_VENV=DIR"):
+                peers.python_with_packages(self.folder, peers.MAIN)
+            self.assertEqual(calls, ["-m venv", "-m pip torch", "-m pip"])
+            self.fails = "-c"  # the packages are not there yet
+            calls.clear()
+            self.assertEqual(peers.python_with_packages(self.folder, peers.MAIN), made)
+            self.assertEqual([call.split(" ")[1] for call in calls[1:]], ["pip", "pip"])
+            self.assertIn("Installing torch, transformers, ctranslate2, safetensors into build-bench/venv/", told.getvalue())
+            self.fails = ""
+            calls.clear()
+            self.assertEqual(peers.python_with_packages(self.folder, peers.MAIN), made)
+            self.assertEqual(len(calls), 1)
+            os.environ["PEERS_VENV"] = str(self.folder / "venv")
+            self.assertEqual(peers.python_with_packages(Path("/none"), peers.MAIN), made)
+            shutil.rmtree(self.folder / "venv")
+            del os.environ["PEERS_VENV"]
+            self.fails = "-m"
+            with self.assertRaisesRegex(peers.Failure, "python3 -m venv failed"):
+                peers.python_with_packages(self.folder, peers.MAIN)
+
+    def test_a_short_context_limits_the_prompt(self):
+        config = {"vocab_size": 50, "n_positions": 200}
+        self.assertEqual(peers.write_prompts(self.setting, config)[1], 200)
+        for given, count in ((1, 1), (200, 200)):
+            self.assertEqual(peers.write_prompts(dataclasses.replace(self.setting, prompt_tokens=given), config)[1], count)
+        with self.assertRaisesRegex(peers.Failure, "--prompt-tokens 201: the context of a-model is 200 positions"):
+            peers.write_prompts(dataclasses.replace(self.setting, prompt_tokens=201), config)
 
     def test_only_equal_precisions_are_compared(self):
         def engine(precision, ours, prefill, decode):
@@ -757,6 +861,52 @@ class Recorded(unittest.TestCase):
         self.assertIn("\n| | int8 | of the limit | float32 | of the limit |\n", page)
         self.assertRegex(page, r"\n\| one-token pass, ms \| [\d.]+ \([\d.]+–[\d.]+\) \| \d+ % of the bandwidth \|")
         self.assertRegex(page, r"\n\| 2 sequences at context \d+, tokens/s \| \d+ \| \d\.\d\d × one sequence \|")
+
+    def test_figures_are_shown_with_the_digits_that_they_are_worth(self):
+        for figure, shown in (({"median": 99.96, "min": 99.0, "max": 101.5}, "100.0 (99.0–101.5)"), ({"median": 100.0, "min": 99.4, "max": 100.6}, "100 (99–101)"),
+                              ({"median": 1.0}, "1.0"), ({"median": 0.994, "min": 0.5, "max": 2.0}, "0.99 (0.50–2.00)"),
+                              ({"min": 3, "max": 4}, "3–4"), (None, "–")):
+            self.assertEqual(cpu_page.spread(figure), shown)
+        self.assertEqual([cpu_page.listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])], ["a", "a and b", "a, b and c"])
+        self.assertEqual([cpu_page.shortened(value) for value in (1.2345678, 123456, "x", 0.000123456)], [1.2346, 123456, "x", 0.00012346])
+        for shape, name in (("gpt2-124m-shape", "GPT-2 124M"), ("gpt2-355m-shape", "GPT-2 355M"), ("gpt2-774m-shape", "GPT-2 774M"),
+                            ("gpt2-1558m-shape", "GPT-2 1558M"), ("tales-6m", "tales-6m")):
+            self.assertTrue(cpu_page.title([{"model": {"name": shape}}]).startswith(f"{name} beside the machine's limits"), shape)
+        tool = tool_module()
+        self.assertEqual(set(cpu_page.SHAPES), {f"{tool.full_name(shape)}-shape" for shape in tool.SHAPES})
+        engines = {dtype: {"dtype": dtype} for dtype in ("int4", "float32", "int8")}
+        run_ = {"model": "tales-6m", "engines": engines, "decode_prompt_tokens": 16}
+        self.assertEqual(cpu_page.title([run_]), "tales-6m beside other engines")
+        self.assertEqual(cpu_page.title([{**run_, "engines": {"a": engines["int4"], "b": engines["float32"]}, "decode_prompt_tokens": 17}]),
+                         "tales-6m beside other engines in float32 and int4, after 17 tokens")
+        runs = [{"date": "2030-01-02", "commit": "b", "busy_before": 0.1}, {"date": "2030-01-01", "commit": "a"}]
+        self.assertEqual(cpu_page.measured_by({"command": "c", "runs": runs}),
+                         "`c`, each type with its `--dtype`, 2030-01-01 and 2030-01-02, commit a and b.")
+        runs = [{"date": "2030-01-02", "busy_before": 0.106}]
+        self.assertEqual(cpu_page.measured_by({"command": "c", "runs": runs, "about": "One."}),
+                         "`c`, 2030-01-02. 11 % of the machine was busy with other work. One.")
+
+    def test_a_run_beside_the_limits_has_a_row_for_each_figure(self):
+        figures = {"model": {"name": "x", "dtype": "float32"}, "limits": {"read_gb_per_s": {"median": 20.0}}, "library_product_dtype": "bfloat16",
+                   "prefill": {"tokens": 9, "ms": {"median": 3.0}, "percent_of_library_product": 50.4, "percent_of_multiply_add": 20.6},
+                   "one_token_pass": {"ms": {"median": 2.0}, "percent_of_read": 61.0},
+                   "decode": [{"context": 7, "ms": {"median": 4.0}, "percent_of_read": 30.0}],
+                   "batches": [{"batch": 1, "tokens_per_s": 50.0, "context": 7}, {"batch": 4, "tokens_per_s": 120.0, "context": 7}],
+                   "verification": [{"drafted": 4, "ms": {"median": 5.0}, "times_one_token": 1.25}],
+                   "load": {"weight_bytes": 1_600_000, "peak_bytes_after_loading": 2_400_000, "peak_bytes_after_running": 3_000_000}}
+        rows = {"read bandwidth, GB/s": ("20.0", "–"), "prefill of 9 tokens, ms": ("3.0", "50 % of oneDNN's products in bfloat16, 21 % of the multiply-adds"),
+                "one-token pass, ms": ("2.0", "61 % of the bandwidth"), "decode, context 7, ms": ("4.0", "30 % of the bandwidth"),
+                "1 sequence at context 7, tokens/s": ("50.0", "–"), "4 sequences at context 7, tokens/s": ("120", "2.40 × one sequence"),
+                "verify 4 + 1 tokens, ms": ("5.0", "1.25 × one token"), "weights, MB": ("2", "–"), "peak memory after loading, MB": ("2", "–"),
+                "peak memory at the end, MB": ("3", "–")}
+        self.assertEqual(list(cpu_page.limit_rows(figures).items()), list(rows.items()))
+        figures["model"]["dtype"] = "int8"
+        self.assertEqual(cpu_page.limit_rows(figures)["prefill of 9 tokens, ms"][1], "50 % of oneDNN's products in bfloat16")
+        figures["prefill"] = {"tokens": 9, "ms": None}
+        for name in "limits", "load", "batches", "verification":
+            del figures[name]
+        self.assertEqual(cpu_page.limit_rows(figures), {"prefill of 9 tokens, ms": ("–", "–"), "one-token pass, ms": rows["one-token pass, ms"],
+                                                        "decode, context 7, ms": rows["decode, context 7, ms"]})
 
     def test_the_file_reads_back_and_shows_an_engine_a_line(self):
         self.add(self.peers_run({dtype: [1.0] for dtype in peers.PRECISIONS}))
