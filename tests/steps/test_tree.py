@@ -6,8 +6,11 @@ import re
 import shutil
 import subprocess
 import unittest
+from unittest import mock
 
 from support import ROOT, Scratch, snapshot
+
+from step_commands import diff, series
 
 
 def readme(number, title, *lines):
@@ -115,6 +118,39 @@ class Tree(SmallTree):
         self.assertEqual([" ".join(line.split()) for line in self.show("list").split("\n\n")[1].splitlines()], [
             "most added lines: 5 of 100 20-branch", "in a detour, and in 17 to 19: 1 of 120 22-room", "median of all: 2 of 50",
             "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 40 21-other"])
+
+    def test_what_a_terminal_shows_of_a_headline(self):
+        rows = [("01 A", 12, 0, "A headline of thirty characters"), ("20 Longer", 5, 3, "Short")]
+        for columns, lines in (
+                (80, ["01 A         +12       A headline of thirty characters", "20 Longer     +5   -3  Short"]),
+                (53, ["01 A         +12       A headline of thirty characte…", "20 Longer     +5   -3  Short"]),
+                (54, ["01 A         +12       A headline of thirty characters", "20 Longer     +5   -3  Short"]),
+                (41, ["01 A         +12", "20 Longer     +5   -3"])):
+            with self.subTest(columns), mock.patch.object(diff.sys, "stdout", mock.Mock(isatty=lambda: True)), \
+                    mock.patch.object(diff.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24))):
+                self.assertEqual(list(diff.headline_rows(rows)), lines)
+        with mock.patch.object(diff.sys, "stdout", mock.Mock(isatty=lambda: False)), \
+                mock.patch.object(diff.shutil, "get_terminal_size", lambda: os.terminal_size((41, 24))):
+            self.assertEqual(len(list(diff.headline_rows(rows))[0]), 54)
+
+    def test_bars_are_as_long_as_there_is_room(self):
+        def bars(columns, *rows):
+            with mock.patch.object(diff.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24))):
+                return list(diff.bar_rows(rows, False))
+
+        self.assertEqual(bars(80), [])
+        self.assertEqual(bars(80, ("a.h", 3, 0), ("long.cpp", 1, 2), ("none.h", 0, 0)),
+                         ["a.h          +3       +++", "long.cpp     +1   -2  +--", "none.h       +0"])
+        for columns, most in ((24, 10), (33, 10), (34, 11), (83, 60), (200, 60)):
+            self.assertEqual([line.count("+") - 1 for line in bars(columns, ("a.h", 600, 0), ("b.h", 1, 0))], [most, 1])
+        self.assertEqual([(line.count("+") - 1, line.count("-") - 1) for line in bars(83, ("a.h", 60, 60))], [(30, 30)])
+
+    def test_names_are_in_as_many_columns_as_fit(self):
+        names = ["01-a", "02-bb", "03-c", "20-d", "21-e"]
+        for columns, shown in ((16, "  01-a   20-d\n  02-bb  21-e\n  03-c"), (15, "  01-a\n  02-bb\n  03-c\n  20-d\n  21-e"),
+                               (3, "  01-a\n  02-bb\n  03-c\n  20-d\n  21-e"), (37, "  01-a   02-bb  03-c   20-d   21-e")):
+            with mock.patch.object(series.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24))):
+                self.assertEqual(series.columns(names), shown)
 
     def test_a_terminal_without_the_characters_of_the_tree_gets_others(self):
         environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -441,6 +441,11 @@ class Commands(Limited):
         self.assertEqual(count(("FAIL", "Ran 7 tests in 1.2s\n\nFAILED (failures=1, errors=2)")),
                          (1, "4 passed, 3 failed"))
         self.assertEqual(count(("OK", summary.format(3, 0)), ("OK", summary.format(3, 0))), (0, "6 passed, 0 failed"))
+        self.assertEqual(count(("EXPECTEDFAIL", "")), (0, "1 passed, 0 failed"))
+        self.assertEqual(count(("OK", summary.format(3, 0)), ("FAIL", "\n".join(f"line {i}" for i in range(81)))), (1, "3 passed, 1 failed"))
+        shown = run("tools/count-tests", log).stdout
+        self.assertTrue(shown.startswith("--- build y: FAIL\nline 1\nline 2\n"), shown)
+        self.assertIn("\nline 80\n         passed  failed  seconds\nbuild y       3       0      0.1\nbuild y       0       1      0.1\n", shown)
         self.assertEqual(count(("SKIP", "")), (1, "0 passed, 0 failed"))
         self.assertEqual(count(("SKIP", "Skipped: no model.")), (1, "0 passed, 0 failed"))
         self.assertIn("Skipped: no model.\n", run("tools/count-tests", log).stdout)

@@ -86,6 +86,10 @@ class Pages(Limited):
                     with self.subTest(f"{event['event']}.{field} = {value}"):
                         self.trace.write_text(lines([*EVENTS[:number - 1], {**event, field: value}, *EVENTS[number:]]))
                         self.refused(f"not a trace: '{field}' of line {number} must be an? (whole number|number|text|list|object)")
+        for kind, field in (("pass", "batch"), ("end", "score"), ("start", "n_head")):
+            events = [{**event, field: None} if event["event"] == kind else event for event in EVENTS]
+            self.trace.write_text(lines(events))
+            self.refused(f"'{field}' of line [0-9] must be a")
         self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
         self.refused("'n_kv_head' of line 1 must be a whole number$")
         self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
@@ -106,6 +110,11 @@ class Pages(Limited):
                 ("token", {}, {"text": 2}, "text 2 has not begun"),
                 ("end", {}, {"text": 2}, "text 2 has not begun"),
                 (None, copy, {**copy, "positions": 2}, "row 0 of m holds 1 positions"),
+                (None, {**copy, "to": 0}, {**copy, "to": -1}, "row 0 of m holds 1 positions"),
+                (None, {**copy, "positions": 0}, {**copy, "positions": -1}, "row 0 of m holds 1 positions"),
+                (None, {**copy, "first": 0}, {**copy, "first": -1}, "row 0 of m holds 1 positions"),
+                (None, copy, {**copy, "from": 1}, "row 1 of m holds 0 positions"),
+                (None, copy, {**copy, "model": "n"}, "row 0 of n holds 0 positions"),
                 (None, {**copy, "first": 1, "positions": 0}, {**copy, "first": 1}, "row 0 of m holds 1 positions")]:
             for values in (right, wrong):
                 with self.subTest(kind=kind, values=values):
