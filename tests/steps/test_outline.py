@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from support import Scratch, series  # noqa: F401  (support makes step_commands known)
-from step_commands.outline import YOUR_TURN, Header, add_include, changed_names, outline
+from step_commands.outline import YOUR_TURN, Header, add_include, changed_names, outline, with_sentences
 
 HEAD = """// What it is for.
 #pragma once
@@ -241,6 +241,8 @@ class Outline(unittest.TestCase):
         self.assertIn('  throw Error("your turn: fresh");\n  // The checks know these words:\n  //   "the texts diverge at {}"\n}', text)
         self.assertNotIn("not asked for", text)
         self.assertEqual(outline(Header(new), [Header(new)], set(), "04", (), checks), new)  # it has them
+        for body in "{ return 1; }", "{}", "{\n}":  # no room for them
+            self.assertEqual(with_sentences(body, ["the texts diverge at {}"]), body)
 
     def test_a_number_in_the_checks_is_what_a_text_has_a_placeholder_for(self):
         new = Header('void fresh() {\n  throw UsageError("prompt and text have {} tokens together, but the context has {}", x, y);\n'
@@ -289,12 +291,13 @@ class Row : public Base {
   int a_, b_ = 0;
 };
 int first(Row row);
+int second(Ids ids = Ids{1, 2}, int (*call)(int) = [](int x) { return x; });
 extern "C" { int last(); }
 """ + TAIL)
         self.assertEqual(set(header.declared), {
             ((), "Ids"), ((), "Row"), (("Row",), "Row"), (("Row",), "Id"), (("Row",), "size"), (("Row",), "ids"), (("Row",), "more"),
             (("Row",), "Kind"), (("Row", "Kind"), "kOne"), (("Row", "Kind"), "kTwo"), (("Row",), "a_"), (("Row",), "b_"),
-            ((), "first"), ((), "last")})
+            ((), "first"), ((), "second"), ((), "last")})
         self.assertEqual(header.declared[("Row",), "b_"], {"int"})
         self.assertEqual([function.title() for function in header.functions], ["Row::Row"])
 

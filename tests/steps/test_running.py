@@ -7,6 +7,8 @@ import json
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,6 +207,9 @@ class Words(unittest.TestCase):
         self.assertEqual(running.complaint(refused, "/p/05"),
                          ["crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so"])
         self.assertEqual(list(running.own_words(refused.encode())), [b"one\n", b"two\n"])
+        refused = "/usr/include/c++/12/bits/charconv.h:55: int __digits(int): Assertion '__base > 1' failed.\n"
+        self.assertEqual(running.complaint(refused, "/p/05"),
+                         ["crashed: the standard library refuses charconv.h, since base > 1 is not so"])
         self.assertEqual(running.complaint("nothing of that kind\n", "/p/05"), [])
 
     def test_cases_that_run_the_program_are_known_also_by_their_helpers(self):
@@ -360,6 +365,24 @@ class CompilersMessages(unittest.TestCase):
         for name in ("users_", "BlockPool::users_"):
             self.assertEqual(homes[name], "block_pool.h")
         self.assertNotIn("main", homes)
+
+    def test_one_process_at_a_time_works_in_a_folder_and_the_others_wait(self):
+        folder, order = Path(self.enterContext(tempfile.TemporaryDirectory())) / "new", []
+
+        def second():
+            with compiling.locked(folder, "another check is running"):
+                order.append("second")
+
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            with compiling.locked(folder, "not printed"):
+                self.assertEqual(told.getvalue(), "")
+                waiting = threading.Thread(target=second)
+                waiting.start()
+                while not told.getvalue() and waiting.is_alive():
+                    time.sleep(0.001)
+                order.append("first")
+            waiting.join(10)
+        self.assertEqual((order, told.getvalue()), (["first", "second"], "another check is running\n"))
 
     def test_the_library_that_does_not_build_ends_the_check(self):
         with self.assertRaisesRegex(Problem, "the project itself does not build"):

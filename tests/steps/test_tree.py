@@ -97,6 +97,13 @@ class Tree(SmallTree):
         self.assertEqual(found("01", "common/decoding/always.h"), "common/decoding/always.h")
         self.assertEqual(found("01", "nowhere.h"), "None")
 
+    def test_back_ups_and_hidden_files_are_no_part_of_a_step(self):
+        for name in "branch.h~", ".branch.h.swp", ".hidden/a.h", "ANSWERS.md", "more/kept.h":
+            self.path(f"steps/20-branch/{name}").parent.mkdir(exist_ok=True)
+            self.path(f"steps/20-branch/{name}").write_text("int x;\n")
+        self.assertEqual(self.ask("sorted(steps['20'].files())"), "['README.md', 'branch.h', 'main.cpp', 'more/kept.h', 'test.cpp']")
+        self.assertEqual(self.ask("sorted(steps['20'].lesson())"), "['branch.h', 'main.cpp', 'more/kept.h']")
+
     def test_the_lines_of_a_readme(self):
         for step, files in tree().items():
             if step[0].isdigit():

@@ -532,6 +532,9 @@ class Masks(unittest.TestCase):
         # The first token of 2 is not allowed; 1 is a token, and the end of the text comes after it.
         self.assertEqual(len(self.results["wrong.json"]["masks_us"]), 3)
 
+    def test_no_file_has_figures_of_nothing(self):
+        self.assertEqual(set(schemas.figures([]).values()), {0})
+
     def test_the_figures_of_all_files(self):
         results = [{"compile_us": 10, "masks_us": [1, 2, 9], "wrong": []},
                    {"compile_us": 30, "masks_us": [4], "wrong": [[0, True, False], [1, False, True]]},
@@ -746,6 +749,34 @@ class Understood(unittest.TestCase):
             self.tool.write_pair("smollm2-135m")
             self.assertEqual(program.call_count, 2)
 
+    def test_a_commit_has_its_name_and_whether_sources_have_changed(self):
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(self.tool, "ROOT", Path(name)):
+            self.assertEqual(self.tool.commit(), "")  # no repository
+            git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b"]
+            for file in "source.cpp", "docs/page.md":
+                Path(name, file).parent.mkdir(exist_ok=True)
+                Path(name, file).write_text("1")
+            for command in ["init", "-q"], ["add", "."], ["commit", "-qm", "first"]:
+                subprocess.run([*git, *command], check=True)
+            head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+            for file, end in ("docs/page.md", ""), ("new.cpp", ""), ("source.cpp", " with changes"):
+                Path(name, file).write_text("2")
+                self.assertEqual(self.tool.commit(), head + end)
+            with mock.patch.object(self.tool.subprocess, "run", side_effect=FileNotFoundError):
+                self.assertEqual(self.tool.commit(), "")
+
+    def test_what_cannot_be_recorded_is_refused_before_it_is_measured(self):
+        with mock.patch.object(sys, "argv", ["bench", "--record", "x"]), mock.patch.object(self.tool, "build") as build, \
+                mock.patch.object(self.tool, "read_page", side_effect=peers.Failure("broken")):
+            self.assertRaisesRegex(peers.Failure, "broken", self.tool.main)
+        self.assertFalse(build.called)
+        run_ = {"runs": [], "busy_before": 0.5}
+        with mock.patch.object(sys, "argv", ["bench", "--record", "x"]), mock.patch.object(self.tool, "build"), \
+                mock.patch.object(self.tool, "read_page"), mock.patch.object(self.tool, "measure", lambda _: run_), \
+                mock.patch.object(self.tool, "record") as record:
+            self.tool.main()
+        self.assertEqual(record.call_args.args, ("x", run_, ["--record", "x"]))
+
     def test_a_program_that_fails_ends_the_tool(self):
         for script, status in ("exit 3", 3), ("kill -9 $$", 1):
             with self.assertRaises(SystemExit) as end:
@@ -946,6 +977,8 @@ class ShapedTokenizer(unittest.TestCase):
             (folder / "merges.txt").write_text("left over from a larger vocabulary")
             self.tool.add_tokenizer(folder)
             lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+            self.assertEqual(json.loads((folder / "tokenizer_config.json").read_text()), {
+                "tokenizer_class": "GPT2Tokenizer", **{f"{name}_token": "<|endoftext|>" for name in ("bos", "eos", "unk")}})
             return json.loads((folder / "vocab.json").read_text(encoding="utf-8")), [line.split(" ") for line in lines[1:]]
 
     def test_a_smaller_vocabulary_has_the_first_tokens_and_the_end_of_the_text(self):
