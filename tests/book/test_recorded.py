@@ -1,7 +1,12 @@
 """Recorded outputs: every command has one, and the READMEs show what it has. (test_replay.py runs the programs.)"""
 
+import os
 import re
+import tempfile
 import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from support import ROOT
 
@@ -100,6 +105,58 @@ class Comparing(unittest.TestCase):
         self.assertFalse(self.same("> \" man\"   10.5 % ████▎", "> \" man\"   10.8 % ████▍"))
         self.assertTrue(self.same("-1.4169", "-1.4170"))
         self.assertFalse(self.same("-1.4169", "-1.4172"))
+        # Of many digits, what float32 has; on both sides of zero.
+        for one, near, far in (("0.1234567", "0.1234710", "0.1234727"), ("-12345.67", "-12345.70", "-12345.75"), ("12345.67", "12345.64", "12345.59")):
+            self.assertTrue(self.same(one, near), (one, near))
+            self.assertFalse(self.same(one, far), (one, far))
+
+
+class Running(unittest.TestCase):
+    """A command in the folder that a recording has, with programs of a line."""
+
+    def setUp(self):
+        build = tempfile.TemporaryDirectory()
+        self.addCleanup(build.cleanup)
+        self.build = Path(build.name)
+        (self.build / "steps").mkdir()
+        self.program("01-greedy-decoding", "echo \"$@\"; [ -t 1 ] && echo terminal; cat; pwd; ls -1; exit 1")
+        self.machine = recorded.Machine(self.build)
+        self.addCleanup(self.machine.close)
+
+    def program(self, name, text):
+        path = self.build / "steps" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def command(self, text, setup="", typed=""):
+        return SimpleNamespace(text=text, setup=setup, input=typed, place="x.md:3")
+
+    def test_a_program_has_a_terminal_its_input_and_a_folder_of_its_own(self):
+        output = self.machine.run(self.command("tools/run 01 --seed $k 'a b'", "k=7", "typed")).splitlines()
+        self.assertEqual(output, ["--seed 7 a b", "terminal", "typed", str(self.machine.folder), "bench", "models", "tests", "tools"])
+        for name in ("bench", "models", "tests"):
+            self.assertEqual((self.machine.folder / name).resolve(), ROOT / name)
+        self.assertEqual(self.machine.run(self.command("tools/run 01-greedy-decoding")).splitlines()[:2], ["", "terminal"])
+        self.program("01-greedy-decoding", "echo again")
+        self.assertEqual(self.machine.run(self.command("tools/run 01 --seed $k 'a b'", "k=7", "typed")).splitlines(), output)  # it ran once
+        self.assertEqual(self.machine.run(self.command("tools/run 01 --seed $k 'a b'", "k=8", "typed")), "again\n")
+
+    def test_what_a_program_finds_in_its_environment(self):
+        self.program("01-greedy-decoding", "echo $LC_ALL $TERM $STAIRCASE_MODELS ${NO_COLOR-none}")
+        with mock.patch.dict(os.environ, NO_COLOR="1", STAIRCASE_MODELS="/elsewhere"):
+            self.assertEqual(self.machine.run(self.command("tools/run 01")), f"C.UTF-8 xterm {ROOT / 'models'} none\n")
+
+    def test_what_cannot_be_recorded_is_a_sentence(self):
+        for text, setup, sentence in (("tools/run 999 --x", "", "there is no step '999'"), ("tools/run 02 --x", "", "the program of 02-eos-handling is not built"),
+                                      ("echo end; exit 3", "", "ended with status 3: end"), ("exit 3", "", "ended with status 3: it wrote nothing"),
+                                      ("no-such-program", "", "status 127: bash: line 2: no-such-program"), ("echo $unset", "", "unbound variable"),
+                                      ("no-such-program; true", "", "ended with status 0: bash: line 2")):
+            with self.subTest(text), self.assertRaisesRegex(recorded.Problem, "^x.md:3: .*" + re.escape(sentence)):
+                self.machine.run(self.command(text, setup))
+        for status in (0, 1, 2):
+            self.assertEqual(self.machine.run(self.command(f"echo shown; exit {status}")), "shown\n")
+        with mock.patch.object(recorded, "PATIENCE", 0.1), self.assertRaisesRegex(recorded.Problem, "did not end within 0.1 seconds"):
+            self.machine.run(self.command("sleep 60"))
 
 
 class Blocks(unittest.TestCase):
@@ -132,6 +189,14 @@ class Blocks(unittest.TestCase):
     def test_what_cannot_be_recorded_says_why(self):
         page = self.page("# T\n\n    tools/run 03 --model gpt2\n    tools/run 31 --prompts FILE\n")
         self.assertEqual([one.why_not for one in recorded.commands(page)], ["its model is not in the box", "it names a file or a step of your own"])
+        not_in_the_box = "its model is not in the box"
+        for text, why in (("03 --prompt A", None), ("03 --help", "the program itself lists its options"), ("66 --port 0", "it is a server, which ends on a signal"),
+                          ("122 --port 0", "it is a server, which ends on a signal"), ("03 --model smollm2-135m", not_in_the_box),
+                          ("17 --draft-model pythia-160m", not_in_the_box), ("03 --model build-bench/x", not_in_the_box), ("03 --model DIR", "it names a file or a step of your own")):
+            command, = recorded.commands(self.page(f"# T\n\n    tools/run {text}\n"))
+            self.assertEqual(command.why_not, why, text)
+        command, = recorded.commands(self.page("# T\n\n    time tools/run 03 --prompt A\n"))
+        self.assertEqual(command.why_not, "it is about time alone")
 
     def test_progress_leaves_no_trace(self):
         self.assertEqual(recorded.on_a_terminal("one\r\n\r\033[K 1/2\r\033[K 2/2\r\033[Ktwo  \r\n\r\n"), "one\ntwo\n")

@@ -210,6 +210,7 @@ class Machine:
             status = process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             raise Problem(f"{command.place}: the command did not end within {PATIENCE} seconds, so its output cannot be "
                           "recorded.")
         reader.join(10)
