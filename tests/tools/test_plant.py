@@ -85,6 +85,10 @@ class Plant(Limited):
         outputs = [subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, check=True).stdout
                    for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
         self.assertEqual(outputs, [b"4\n", b"8\n", b"5\n"])
+        broken = plant.Bug("list", ("b.py",), "a.py", "while i < 4:", "while i < 5:")  # no expression
+        text, stale = plant.planted(code, [bugs[0], broken])
+        self.assertEqual(stale, {broken: "it does not compile"})
+        self.assertIn("STAIRCASE_PLANT", text)
 
     def test_a_page_has_its_bug_during_the_run_alone(self):
         bug = plant.Bug("list", ("test.py",), "page.html", "limit = 1", "limit = 2")
