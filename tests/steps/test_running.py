@@ -12,9 +12,10 @@ import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from step_commands import compiling, running
+from step_commands import check, compiling, running
 from step_commands.series import Problem, ROOT
 
 # Writes the events of the cases --first to --last, as tests/doctest_main.cpp does; a case is a function.
@@ -142,6 +143,104 @@ class Checks(unittest.TestCase):
         case.moved -= 1
         self.assertIn("waited for 10 seconds", runner.overdue(case, (6.0, 6500)))
         self.assertIn("took longer", runner.overdue(case, None))  # where the system reports nothing
+
+
+class Results(unittest.TestCase):
+    """What a check prints of its cases, those of single functions and one that runs the program."""
+
+    NAMES = ["one", "two", "the program"]
+
+    def setUp(self):
+        self.remembered = {}
+        parent = SimpleNamespace(name="04-before")
+        self.step = SimpleNamespace(name="05-this", number="05", children=[], parent=parent)
+        self.folder = SimpleNamespace(step=self.step, series=[], said={}, path=Path(self.enterContext(tempfile.TemporaryDirectory())),
+                                      short=lambda: "05", remember=lambda **what: self.remembered.update(what))
+        (self.folder.path / "test.cpp").write_text('TEST_CASE("the program") {\n  run_program(STAIRCASE_STEP_PROGRAM, "");\n}\n')
+        self.waits, self.lacks, self.later = "", None, None
+
+    def run_check(self, *reds, only="", crashed=False, sanitize=False, green_before=0, ran=None):
+        cases = [SimpleNamespace(name=name, green=name not in reds, ended="crashed: x" if crashed and name in reds else "")
+                 for name in (self.NAMES[green_before:] if ran is None else ran)]
+        self.runner = mock.Mock(return_value=SimpleNamespace(run=lambda *_: (cases, green_before, self.NAMES)))
+        with mock.patch.multiple(check, Runner=self.runner, left=lambda *_: self.waits, lacking_option=lambda *_: self.lacks,
+                                 coming=lambda *_: self.later, worth_reading=lambda _: self.words, green_steps=lambda: set()), \
+                contextlib.redirect_stdout(io.StringIO()) as said:
+            status = check.run(self.folder, SimpleNamespace(only=only, limit=2.0, sanitize=sanitize))
+        return status, said.getvalue().splitlines()
+
+    words = ""
+
+    def test_red_cases_are_counted_by_what_they_run(self):
+        core = "{} of the 2 checks of single functions (the core) are red, and {} of the 1 that run the whole program."
+        self.assertEqual(self.run_check("two"), (1, ["RED: 1 of 3 checks red; begin with: two", core.format(1, 0)]))
+        self.assertEqual(self.run_check("the program", "two"), (1, ["RED: 2 of 3 checks red; begin with: two", core.format(1, 1)]))
+        self.assertEqual(self.run_check("two", green_before=1, ran=["two", "the program"])[1][0], "RED: 1 of 3 checks red; begin with: two")
+        self.assertEqual(self.run_check("the program"), (1, ["RED: CORE GREEN, 1 check of the whole program left.",
+                                                             "1 of 3 checks red; begin with: the program"]))
+        self.assertEqual(self.run_check("the program", only="pro", ran=["the program"]),
+                         (1, ["RED: 1 of 1 checks with 'pro' red; begin with: the program"]))
+        (self.folder.path / "test.cpp").write_text("")
+        self.assertEqual(self.run_check("two"), (1, ["RED: 1 of 3 checks red; begin with: two"]))
+        self.assertEqual(self.remembered, {})
+
+    def test_a_learner_reads_where_to_go_on(self):
+        self.waits = "sampling.h: top_k"
+        self.assertEqual(self.run_check("two", crashed=True)[1][2:], ["Your turn in sampling.h: top_k.",
+                                                                      "tools/step check 05 --sanitize shows where it crashes."])
+        self.assertEqual(self.run_check("two", crashed=True, sanitize=True)[1][2:], ["Your turn in sampling.h: top_k."])
+        self.assertEqual(self.runner.call_args.args[1:], (20.0, True))
+        self.run_check()
+        self.assertEqual(self.runner.call_args.args[1:], (2.0, False))
+
+    def test_some_cases_alone_make_no_step_green(self):
+        self.assertEqual(self.run_check(only="t", ran=["two", "the program"]), (0, ["2 of 3 checks green, those with 't' in their names."]))
+        self.assertEqual(self.remembered, {})
+        with self.assertRaisesRegex(Problem, "no test case has 'x' in its name; the test cases are: one; two; the program."):
+            self.run_check(only="x", ran=[])
+        self.lacks = "--top-k", "sampling.h"
+        self.assertEqual(self.run_check(), (1, ["RED: the checks pass, but the program has no option --top-k yet; sampling.h adds it."]))
+        self.assertEqual(self.remembered, {})
+
+    def test_a_green_step_leads_on(self):
+        green = "GREEN: 05-this is done, all 3 checks"
+        solution = "  solution    tools/step practice 05 --solution"
+        self.assertEqual(self.run_check(), (0, [green + ".", solution]))
+        self.assertRegex(self.remembered["green"], r"^\d{4}-\d\d-\d\d$")
+        self.folder.said["green"] = "2030-01-02"
+        self.words = "f (steps/05-this/a.h:3)"
+        self.assertEqual(self.run_check(green_before=3)[1], [green + " (nothing has changed since the last check).",
+                                                             "  compare     the project writes this in other words: " + self.words, solution])
+        self.assertEqual(self.remembered["green"], "2030-01-02")
+        self.words = ""
+        self.later = SimpleNamespace(name="06-next", parent=self.step, summary=lambda: "Next.")
+        self.step.children = [self.later, SimpleNamespace(name="20-a"), SimpleNamespace(name="30-b")]
+        self.assertEqual(self.run_check(green_before=2)[1], [
+            green + ".", solution, "  next        tools/step next       06-next: Next.", "  branches    20-a, 30-b"])
+        self.step.children = [self.later]
+        self.later.parent = self.step.parent
+        self.assertEqual(self.run_check()[1][2:], ["  next        tools/step next       06-next, which continues 04-before: Next."])
+
+    def test_a_limit_is_a_number_of_seconds(self):
+        self.assertEqual([check.seconds(text) for text in ("0.001", "999999")], [0.001, 999999.0])
+        for text in "0", "-1", "1e6", "nan", "inf":
+            with self.assertRaisesRegex(check.argparse.ArgumentTypeError, f"{text} is not a number of seconds above 0"):
+                check.seconds(text)
+
+    def test_an_option_of_the_lesson_is_one_that_the_program_offers(self):
+        folder = self.folder.path
+        (folder / "before.h").write_text('sink.add("--old", x);\n')
+        (folder / "now.h").write_text('sink.add("--old", x);\nsink.add_flag("--new", x);\nline.add("--of-a-line", x);\nrequest.add("--key", x);\n')
+        program = folder / "program"
+        step = SimpleNamespace(parent=SimpleNamespace(lesson=lambda: {"a.h": folder / "before.h"}), lesson=lambda: {"a.h": folder / "now.h"})
+        for help_, lacking in ("--new N", None), ("--new-one\n--new", None), ("--new-one", ("--new", "a.h")), ("--old", ("--new", "a.h")):
+            program.write_text(f"#!/bin/sh\ncat <<'END'\n{help_}\nEND\n")
+            program.chmod(0o755)
+            self.assertEqual(check.lacking_option(step, program), lacking, help_)
+        step.parent = None
+        for shown, lacking in ("--old --new", None), ("--new", ("--old", "a.h")):
+            program.write_text(f"#!/bin/sh\necho {shown}\n")
+            self.assertEqual(check.lacking_option(step, program), lacking)
 
 
 class Words(unittest.TestCase):
