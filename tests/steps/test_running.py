@@ -145,6 +145,89 @@ class Checks(unittest.TestCase):
         self.assertIn("took longer", runner.overdue(case, None))  # where the system reports nothing
 
 
+class Overdue(unittest.TestCase):
+    def test_a_case_has_its_own_computing_and_its_own_waiting(self):
+        runner = running.Runner.__new__(running.Runner)
+        runner.limit = 5.0
+        now = time.monotonic()
+
+        def overdue(computed, limit=5.0, waited=0.0, since=0.0):
+            runner.limit = limit
+            case = SimpleNamespace(start=now - since, before=(3.0, 1), now=computed if waited else (3.0, 1), moved=now - waited)
+            with mock.patch.object(running.time, "monotonic", lambda: now):
+                return runner.overdue(case, computed)
+
+        self.assertEqual([overdue((seconds, 2)) for seconds in (3.0, 7.9)], ["", ""])
+        self.assertIn("took longer than 5 seconds of computing", overdue((8.0, 2)))
+        self.assertEqual(overdue((7.9, 2), waited=running.IDLE - 1), "")
+        self.assertIn(f"it has waited for {running.IDLE:.0f} seconds without computing", overdue((7.9, 2), waited=running.IDLE))
+        longer = running.IDLE + 10.0
+        self.assertEqual(overdue((7.9, 2), longer, running.IDLE), "")
+        self.assertIn("without computing", overdue((7.9, 2), longer, longer))
+        # Where the system does not report what a program computes, the clock counts.
+        self.assertEqual(overdue(None, since=4.9), "")
+        self.assertIn("took longer than 5 seconds", overdue(None, since=5.0))
+
+
+class Compiling(unittest.TestCase):
+    """What is compiled, without a compiler."""
+
+    def setUp(self):
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.build = self.path / "project"
+        (self.path / "build").mkdir()
+        self.logs, self.status, self.calls, self.rules = {}, 0, [], []
+
+    def compile(self, **options):
+        def ninja(command, **_):
+            self.calls.append([str(word) for word in command])
+            for name, text in self.logs.items():
+                (self.path / "build" / name).write_text(text)
+            return SimpleNamespace(returncode=self.status, stdout="x: no such header\n", stderr="")
+
+        def commands(step, build, product):
+            return ["sh", "-std=c++20", "-DSTAIRCASE_STEP_PROGRAM=\"/other\""], ["sh", f"{self.build}/lib{product}.a", f"{self.build}/libb.a", "-lm", "/usr/x.a"]
+
+        folder = SimpleNamespace(path=self.path, step=SimpleNamespace(name="05-this"), rules=self.rules.append)
+        with mock.patch.multiple(compiling, project_commands=commands, precompile=lambda *_: None,
+                                 compile_project=lambda build, targets: self.calls.append((build, targets))), \
+                mock.patch.object(compiling.subprocess, "run", ninja), contextlib.redirect_stderr(io.StringIO()) as self.told:
+            return compiling.compile_folder(folder, self.build, **options)
+
+    def test_messages_of_both_products_and_of_the_linker_are_read(self):
+        message = "{}:3:1: error: expected ';'\n    3 | int x\n      | ^\n"
+        for log, file in (("test.o.log", "test.cpp"), ("program.o.log", "main.cpp")):
+            self.status, self.logs = 1, {log: message.format(file)}
+            self.assertEqual([(one.file, one.is_error) for one in self.compile()], [(file, True)])
+            (self.path / "build" / log).unlink()
+        for log in "test.log", "program.log":
+            self.logs = {log: "/usr/bin/ld: a.o: in function `main':\na.cpp:(.text+0x1): undefined reference to `f()'\n"}
+            self.assertEqual(len(self.compile()), 1, log)
+            (self.path / "build" / log).unlink()
+        self.logs = {}
+        with self.assertRaisesRegex(Problem, "its last ones: x: no such header"):
+            self.compile()
+        self.status = 0
+        self.assertEqual(self.compile(), [])
+
+    def test_the_project_s_libraries_are_built_and_then_both_products(self):
+        self.compile()
+        self.assertEqual(self.calls, [(self.build, ["libb.a", "libprogram.a", "libtest.a"]),
+                                      ["ninja", "-C", str(self.path), "-k0", "build/test", "build/program"]])
+        self.assertIn("Compiling 05-this and its checks for the first time", self.told.getvalue())
+        text = self.rules[0]
+        self.assertEqual(text.count("-D_GLIBCXX_ASSERTIONS"), 2)
+        self.assertNotIn("-fsanitize", text)
+        self.assertNotIn("/other", text)  # the program is the learner's
+        self.assertIn('STAIRCASE_STEP_PROGRAM="build/program"', text)
+        (self.path / "build/test").touch()
+        self.compile(sanitize=True, jobs=3)
+        self.assertEqual(self.calls[3][3:5], ["-j", "3"])
+        self.assertEqual((self.told.getvalue(), self.rules[1].count("-fsanitize=address,undefined")), ("", 4))
+        with mock.patch.object(compiling.shutil, "which", lambda _: None), self.assertRaisesRegex(Problem, "there is no compiler: sh is not found"):
+            self.compile()
+
+
 class Results(unittest.TestCase):
     """What a check prints of its cases, those of single functions and one that runs the program."""
 
