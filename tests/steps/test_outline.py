@@ -292,14 +292,16 @@ class Row : public Base {
 };
 int first(Row row);
 int second(Ids ids = Ids{1, 2}, int (*call)(int) = [](int x) { return x; });
+inline auto third(Row row) -> decltype(row)::Id { return row.size(); }
 extern "C" { int last(); }
 """ + TAIL)
         self.assertEqual(set(header.declared), {
             ((), "Ids"), ((), "Row"), (("Row",), "Row"), (("Row",), "Id"), (("Row",), "size"), (("Row",), "ids"), (("Row",), "more"),
             (("Row",), "Kind"), (("Row", "Kind"), "kOne"), (("Row", "Kind"), "kTwo"), (("Row",), "a_"), (("Row",), "b_"),
-            ((), "first"), ((), "second"), ((), "last")})
+            ((), "first"), ((), "second"), ((), "third"), ((), "last")})
         self.assertEqual(header.declared[("Row",), "b_"], {"int"})
-        self.assertEqual([function.title() for function in header.functions], ["Row::Row"])
+        self.assertEqual([(function.title(), function.body_text()) for function in header.functions],
+                         [("Row::Row", ": a_{a}, b_(a) {}"), ("third", "{ return row.size(); }")])
 
     def test_an_include_stands_among_those_of_its_kind(self):
         for includes, include, result in [
