@@ -92,6 +92,8 @@ class Pages(Limited):
             self.refused(f"'{field}' of line [0-9] must be a")
         self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
         self.refused("'n_kv_head' of line 1 must be a whole number$")
+        self.trace.write_text(lines([START, {"event": "text", "text": "1", "prompt": "0", "options": []}]))
+        self.refused("'text' of line 2 must be a whole number$")  # the first of several
         self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
         self.refused("'prompts' of line 1 must be a list, each item a list, each item a whole number$")
         self.trace.write_text(lines([START, {"event": "pass", "model": "m", "rows": [{}]}]))

@@ -649,6 +649,14 @@ class VerifyGguf(Limited):
         self.assertIn("11 tensors of the right shape, F32/Q4_1", lines["tensors"])
         self.assertIn("1 layers, width 32, 2 heads, 8 positions, 5 tokens", lines["config"])
 
+    def test_an_output_layer_of_its_own_has_the_shape_of_the_embedding(self):
+        self.tensors["output.weight"] = [5, 32]
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+        self.assertTrue(lines["tensors"].endswith("12 tensors of the right shape, F32/Q4_1"), lines)
+        self.tensors["output.weight"] = [4, 32]
+        self.assert_fails("tensors", "output.weight is [4, 32], not [5, 32]")
+
     def test_a_folder_with_a_gguf_file_alone_is_that_file(self):
         self.verify()
         status, lines = self.verify(self.file.parent)
