@@ -304,6 +304,13 @@ class Peers(unittest.TestCase):
         with self.assertRaisesRegex(peers.Failure, "another could not convert"):
             peers.converted_model(self.setting, "another", ["false"])
 
+    def test_what_a_command_prints_is_in_its_log(self):
+        log = self.folder / "log"
+        for status in 0, 3:
+            self.assertEqual(peers.run("sh", "-c", f"cat; echo $X; echo wrong >&2; exit {status}", log=log,
+                                       environment={**os.environ, "X": "right"}), status == 0)
+            self.assertEqual(log.read_text(), "right\nwrong\n")
+
     def test_texts_agree_up_to_a_near_tie(self):
         near, far = peers.NEAR_TIE / 2, peers.NEAR_TIE
         reference = {"token_ids": [1, 2, 3], "gaps": [1.0, near, 1.0], "prefill_token": 7, "prefill_gap": 1.0}
