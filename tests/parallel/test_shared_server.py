@@ -198,6 +198,13 @@ class Ends(unittest.TestCase):
                     self.assertEqual((done.returncode, len(errors), done.stdout), (status, 1, ""), done.stderr)
                     self.assertIn(message, errors[0])
 
+    def test_adapters_on_several_ranks_are_refused_with_one_sentence(self):
+        done = subprocess.run(["mpirun", "-np", "2", str(CHATS), "--model", "tales-6m", "--adapter", "a=aesop"],
+                              capture_output=True, text=True, timeout=30)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual([line for line in done.stderr.splitlines() if line.startswith("error:")],
+                         ["error: adapters cannot be split between ranks; run the model on one rank"])
+
     def test_ranks_that_wait_take_no_processor(self):
         def used(rank):
             fields = Path(f"/proc/{rank}/stat").read_text().rsplit(")", 1)[1].split()
