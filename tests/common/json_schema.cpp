@@ -124,10 +124,14 @@ TEST_CASE("a reference leads to a place within the schema, and not in a circle")
     CHECK(error_of("{\"$ref\": \"#/$defs/%4" + digit + "\", \"$defs\": {\"" + name + "\": true}}") == "");
   }
   CHECK(error_of(R"({"items": {"$ref": "#"}})") == "");
-  std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
-  for (int i = 0; i < 150; ++i)
-    chain += "\"" + std::to_string(i) + "\": {\"$ref\": \"#/$defs/" + std::to_string(i + 1) + "\"},";
-  CHECK(error_of(chain + R"("150": true}})").ends_with(": more than 100 schemas refer to one another"));
+  const auto chain = [](int length) {
+    std::string text = R"({"$ref": "#/$defs/0", "$defs": {)";
+    for (int i = 0; i < length; ++i)
+      text += "\"" + std::to_string(i) + "\": {\"$ref\": \"#/$defs/" + std::to_string(i + 1) + "\"},";
+    return text + "\"" + std::to_string(length) + "\": true}}";
+  };
+  CHECK(error_of(chain(100)) == "");
+  CHECK(error_of(chain(101)).ends_with(": more than 100 schemas refer to one another"));
 }
 
 TEST_CASE("in each old draft a reference stands alone") {
