@@ -702,7 +702,8 @@ TEST_CASE("a single word has no character of words next to it, as Rust's regular
     return std::ranges::count(tokenizer.encode(text), found->id) == 1;
   };
   for (const std::string other :
-       {"\u00BD", "\u00B2", "\u2460", " ", "-", "\u20AC"}) {  // a half, superscript 2, 1 in a circle
+       {"\u00BD", "\u00B2", "\u2460", " ", "-", "\u20AC",  // a half, superscript 2, 1 in a circle
+        "\xFF", "\xC3", "\xE2\x82"}) {                     // bytes of no character
     CAPTURE(other);
     CHECK(is_found(other + "word"));
     CHECK(is_found("word" + other));
