@@ -552,6 +552,23 @@ TEST_CASE(
   CHECK(contains(stranger.err, "its vocabulary differs from that of"));
 }
 
+TEST_CASE("a model's name is looked for beside the program, wherever that was moved") {
+  namespace fs = std::filesystem;
+  for (const auto& [program, models] :
+       {std::pair("build/steps/program", "models"), std::pair("bin/program", "share/staircase/models")}) {
+    CAPTURE(std::string(program));
+    const TemporaryFolder folder;
+    const fs::path moved = folder.path() / program, collection = folder.path() / models;
+    fs::create_directories(moved.parent_path());
+    fs::create_directories(collection);
+    fs::copy_file(STAIRCASE_FIRST_STEP, moved);
+    fs::create_directory_symlink(STAIRCASE_SOURCE_TREE "/models/tales-1m", collection / "its-own");
+    const Result found = run_program(moved.string(), "--model its-own --prompt Once --max-new-tokens 1");
+    CAPTURE(found.err);
+    CHECK(found.status == 0);
+  }
+}
+
 TEST_CASE("words that belong to no option are named in their order") {
   check_refused("--prompt Once upon a time", 2, "error: not understood: upon a time (");
   check_refused("--no-such-option --threads 1", 2, "error: not understood: --no-such-option (");

@@ -325,6 +325,17 @@ class Series(unittest.TestCase):
                     with self.subTest(str(path.relative_to(ROOT)), rule=pattern):
                         self.assertIsNone(re.search(pattern, path.read_text()), reason)
 
+    def test_an_echo_has_the_log_probabilities_that_the_texts_have(self):
+        """The lesson of step 37 and its checks; a later program calls it in the same way."""
+        echoing = 0
+        for step in STEPS:
+            main = (step.folder / "main.cpp").read_text()
+            if '#include "echo.h"' in main and "options.logprobs" in main:
+                echoing += 1
+                with self.subTest(step.name):
+                    self.assertIn("echo(model, prompts, shown, options.logprobs.count.value_or(0), output);", main)
+        self.assertGreater(echoing, 20)
+
     def test_each_step_has_checks_of_its_own(self):
         tests = {}
         for step in STEPS:
