@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <random>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -116,6 +117,30 @@ TEST_CASE("the largest logit of each row is known without reading any") {
     CHECK(last.size() == 3);
   }
   CHECK(reads == 2);
+}
+
+/// An engine that takes no drafts.
+class PlainEngine : public Engine {
+ public:
+  const EndTokens& ends() const override { return ends_; }
+  std::span<const int> prepare(const Row& row, int) override { return row.tokens; }
+  Logits forward(std::span<const std::span<const int>>) override { return Logits(std::span<const float>()); }
+  void move_row(int, int) override {}
+  void clear_row(int) override {}
+
+ private:
+  EndTokens ends_ = 0;
+};
+
+TEST_CASE("an engine that takes no drafts refuses the first of any row") {
+  PlainEngine engine;
+  DelegatingEngine watched(engine);
+  CHECK_NOTHROW(watched.expect({}));
+  CHECK_NOTHROW(watched.expect({0, 0}));
+  for (const std::vector<int>& drafts : {std::vector<int>{1}, {0, 1}, {2, 0}}) {
+    CHECK_THROWS_AS(engine.expect(drafts), std::logic_error);
+    CHECK_THROWS_AS(watched.expect(drafts), std::logic_error);
+  }
 }
 
 }  // namespace
