@@ -252,6 +252,12 @@ class Tree(SmallTree):
                     self.assertEqual(said.count("\n"), 1, said)
                 self.path(name).write_text(before[name])
 
+    def test_a_build_file_that_ends_elsewhere_is_a_sentence(self):
+        self.path("meson.build").write_text("project('x', 'cpp')\n")
+        said = self.show("history", self.root / "repository", status=1)
+        self.assertIn("meson.build has no line subdir('common') any more", said)
+        self.assertFalse((self.root / "repository").exists())
+
     def test_files_that_need_each_other_lie_on_one_line_of_steps(self):
         for step in ("03-three", "21-other"):
             self.path(f"steps/{step}/{step[:2]}.h").write_text("int x;\n")

@@ -234,8 +234,8 @@ class Peers(unittest.TestCase):
         self.assertIn("cannot measure processor time", self.left_out["without"])
 
     def test_only_keeps_ours_of_the_same_types_and_the_texts_of_the_reference(self):
-        names = ["Staircase, float32", "Staircase, int8", "Staircase, int4", "transformers, float32", "other, q8_0"]
-        dtypes = ["float32", "int8", "int4", "float32", "int8"]
+        names = ["Staircase, float32", "Staircase, int8", "Staircase, int4", "transformers, float32", "other, q8_0", "another, int8"]
+        dtypes = ["float32", "int8", "int4", "float32", "int8", "int8"]
         engines = [peers.Engine(name, dtype, [], {}, name.startswith("Staircase")) for name, dtype in zip(names, dtypes)]
         self.assertEqual(peers.chosen(self.setting, engines, {}), (engines, []))
         self.setting.only = ["q8_0"]
@@ -874,6 +874,7 @@ class Recorded(unittest.TestCase):
 
     def test_the_page_has_the_machine_the_command_and_the_table(self):
         self.add(self.peers_run({"int8": [40.0, 10.0, 20.0]}))
+        self.assertNotIn("\n\n\n", cpu_page.text(self.data))  # what is unknown leaves no gap
         page = " ".join(cpu_page.text(self.data).split())
         for text in ("## A machine Two cores. ### GPT-2 124M beside other engines in int8 `tools/bench --peers`, 2030-01-02, commit abc. "
                      "25 % of the machine was busy with other work. | engine | decode, tokens/s | ratio | |---|---|---| "
