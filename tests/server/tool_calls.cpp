@@ -264,6 +264,7 @@ TEST_CASE(
               got.calls.back().arguments += arguments;
             }
             begin += length;
+            REQUIRE(split.push("").calls.empty());  // a token without text makes no part
           }
           got.content += split.finish();
           REQUIRE(got.content == expected->content);
