@@ -202,7 +202,7 @@ TEST_CASE("members come in the order in which a schema names them, wherever it d
   };
   const std::string ab = R"({"a":1,"b":1})", ba = R"({"b":1,"a":1})";
   const std::string a = R"("properties": {"a": true})", b = R"({"properties": {"b": true}})";
-  for (const std::string others : {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]",
+  for (const std::string& others : {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]",
                                    R"("oneOf": [)" + b + ", false]", std::string(R"("$ref": "#/$defs/b")")}) {
     CAPTURE(others);
     const std::string more = R"(, "required": ["b", "a"], "$defs": {"b": )" + b + "}}";
@@ -212,7 +212,7 @@ TEST_CASE("members come in the order in which a schema names them, wherever it d
     CHECK(accepts(last, ba));
     CHECK_FALSE(accepts(last, ab));
   }
-  for (const std::string condition :
+  for (const std::string& condition :
        {R"("if": true, "then": )" + b, R"("dependentSchemas": {"a": )" + b + "}"}) {
     CAPTURE(condition);
     CHECK(accepts("{" + condition + ", " + a + "}", ab));
