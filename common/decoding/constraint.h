@@ -68,7 +68,7 @@ class Constraint {
   void keep_allowed(std::span<float> logits, std::span<const int> text, Place& place);
 
  private:
-  /// Characters that may follow in any order, for so many bytes.
+  /// Characters that may follow in any order, up to that many bytes.
   struct Loop {
     CharacterSet characters = {};
     std::size_t bytes = 0;

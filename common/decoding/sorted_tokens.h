@@ -58,9 +58,9 @@ class FlatTrie {
 
   /// Finds the tokens whose bytes lead somewhere. next(state, byte) is the state that a byte leads to, or a
   /// negative number: all tokens that go on there are passed over. If takes_all(state, before, characters,
-  /// bytes), all of them are found without a look: they go on with these characters, for so many bytes at
-  /// most, and `before` was the state a byte earlier. Calls found(first, end) for those from the first in the
-  /// order of their bytes to before the end.
+  /// bytes), all of them are found without a look: they go on with these characters, for that number of bytes
+  /// at most. `before` was the state a byte earlier. Calls found(first, end) for the tokens first .. end - 1
+  /// in the order of their bytes.
   template <typename Next, typename TakesAll, typename Found>
   void walk(int state, const Next& next, const TakesAll& takes_all, const Found& found) const {
     std::vector<int> path(depth_ + 1, state);  // the states after 0, 1, 2 … bytes
