@@ -202,8 +202,9 @@ TEST_CASE("members come in the order in which a schema names them, wherever it d
   };
   const std::string ab = R"({"a":1,"b":1})", ba = R"({"b":1,"a":1})";
   const std::string a = R"("properties": {"a": true})", b = R"({"properties": {"b": true}})";
-  for (const std::string& others : {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]",
-                                   R"("oneOf": [)" + b + ", false]", std::string(R"("$ref": "#/$defs/b")")}) {
+  for (const std::string& others :
+       {R"("allOf": [)" + b + "]", R"("anyOf": [)" + b + "]", R"("oneOf": [)" + b + ", false]",
+        std::string(R"("$ref": "#/$defs/b")")}) {
     CAPTURE(others);
     const std::string more = R"(, "required": ["b", "a"], "$defs": {"b": )" + b + "}}";
     const std::string first = "{" + a + ", " + others + more, last = "{" + others + ", " + a + more;
