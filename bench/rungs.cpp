@@ -1,7 +1,11 @@
 #include "bench/rungs.h"
 
+#include <algorithm>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "bench/cpu_peaks.h"
 #include "bench/machine.h"
@@ -9,6 +13,7 @@
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "kernels/device.h"
+#include "kernels/rungs/cpu/attention/attention.h"
 #include "kernels/rungs/cpu/rung.h"
 
 namespace staircase::bench {
@@ -16,22 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-/// A ladder with the shape that it is measured with: for one row, W is larger than the caches; for many, it
-/// fits.
-struct Ladder {
-  std::string_view name, subject;
-  std::span<const rungs::Rung> rungs;
-  rungs::ProductShape shape;
-};
-
-std::vector<Ladder> all_ladders() {
-  return {
-      {"matvec", "one row times the output layer of GPT-2 355M", rungs::matvec_ladder(), {1, 1024, 50257}},
-      {"product",
-       "96 rows times the first matrix of GPT-2 124M's MLP",
-       rungs::product_ladder(),
-       {96, 768, 3072}}};
-}
+constexpr rungs::AttentionShape kAttentionShape{9, 3, 64, 32768};
+constexpr rungs::ProductShape kMatvecShape{1, 1024, 50257}, kProductShape{96, 768, 3072};
 
 constexpr double kShortest = 0.02;
 constexpr std::size_t kBandwidthBytes = std::size_t{256} << 20;
@@ -47,80 +38,136 @@ std::vector<float> random_values(std::int64_t count) {
 /// What is measured: a rung or the engine's own kernel in one type.
 struct Line {
   std::string name, idea;
-  double bytes;  // of the weights
+  double bytes;  // of the weights, or of keys and values
   Task task;
 };
 
-json measure(const Ladder& ladder, const RungOptions& options, ThreadTeam& team, Device& device) {
-  const rungs::ProductShape& shape = ladder.shape;
-  const bool one_row = shape.rows == 1;
-  const std::vector<float> w = random_values(shape.n_in * shape.n_out),
-                           x = random_values(shape.rows * shape.n_in);
-  std::vector<float> y(static_cast<std::size_t>(shape.rows * shape.n_out));
-  std::deque<Line> lines;
-  std::vector<std::unique_ptr<rungs::Product>> products;
-  json skipped = json::array();
-  for (const rungs::Rung& rung : ladder.rungs) {
+/// A ladder with what it is measured with: for one row, W is larger than the caches; for many, it fits.
+/// Attention reads more keys and values than fit.
+struct Ladder {
+  std::string_view name, subject;
+  bool is_read;       // memory is the limit, not arithmetic
+  double operations;  // of one call
+  std::deque<Line> lines = {};
+  json skipped = json::array(), shape = {};
+  std::vector<std::shared_ptr<void>> kept = {};  // what the tasks use
+};
+
+template <typename Value, typename... Arguments>
+Value& keep(Ladder& ladder, Arguments&&... arguments) {
+  auto value = std::make_shared<Value>(std::forward<Arguments>(arguments)...);
+  ladder.kept.push_back(value);
+  return *value;
+}
+
+template <typename Work>
+void add(Ladder& ladder, std::string_view name, std::string_view idea, std::int64_t bytes, const Work& work) {
+  ladder.lines.push_back({std::string(name),
+                          std::string(idea),
+                          static_cast<double>(bytes),
+                          {[work] { return seconds_per_call(kShortest, work); }, {}}});
+}
+
+Ladder product_of(std::string_view name, std::string_view subject, std::span<const rungs::Rung> all,
+                  const rungs::ProductShape& shape, ThreadTeam& team, Device& device) {
+  Ladder ladder{name, subject, shape.rows == 1,
+                2.0 * static_cast<double>(shape.rows * shape.n_in * shape.n_out)};
+  ladder.shape = {{"rows", shape.rows}, {"n_in", shape.n_in}, {"n_out", shape.n_out}};
+  const std::vector<float> w = random_values(shape.n_in * shape.n_out);
+  const auto& x = keep<std::vector<float>>(ladder, random_values(shape.rows * shape.n_in));
+  auto& y = keep<std::vector<float>>(ladder, static_cast<std::size_t>(shape.rows * shape.n_out));
+  for (const rungs::Rung& rung : all) {
     if (rung.prepare == nullptr) {
-      skipped.push_back({{"name", rung.name}, {"lacks", rung.lacks}});
+      ladder.skipped.push_back({{"name", rung.name}, {"lacks", rung.lacks}});
       continue;
     }
-    products.push_back(rung.prepare(shape, w.data(), team));
-    rungs::Product* const product = products.back().get();
-    lines.push_back(
-        {std::string(rung.name),
-         std::string(rung.idea),
-         static_cast<double>(product->weight_bytes()),
-         {[&, product] { return seconds_per_call(kShortest, [&] { product->run(x.data(), y.data()); }); },
-          {}}});
+    auto& product = keep<std::unique_ptr<rungs::Product>>(ladder, rung.prepare(shape, w.data(), team));
+    add(ladder, rung.name, rung.idea, product->weight_bytes(), [&] { product->run(x.data(), y.data()); });
   }
-
-  const Tensor rows = device.allocate(DType::kFloat32, {shape.rows, shape.n_in});
-  Tensor result = device.allocate(DType::kFloat32, {shape.rows, shape.n_out});
-  std::copy(x.begin(), x.end(), rows.data<float>());
-  std::deque<Weight> weights;
-  for (const auto& [name, dtype] :
-       {std::pair{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}, {"int8", DType::kInt8}}) {
-    weights.push_back(device.load_weight(HostArray{w.data(), DType::kFloat32, shape.n_in, shape.n_out},
-                                         WeightOrder::kInputFirst, dtype));
-    const Weight& weight = weights.back();
-    lines.push_back({fmt::format("engine, {}", name),
-                     "",
-                     static_cast<double>(weight.packed.bytes()),
-                     {[&] {
-                        return seconds_per_call(kShortest, [&] {
-                          device.linear(rows, {}, weight, Tensor(), Epilogue::kStore, result);
-                        });
-                      },
-                      {}}});
+  const auto& rows = keep<Tensor>(
+      ladder,
+      device.load({x.data(), DType::kFloat32, shape.rows, shape.n_in}).reshaped({shape.rows, shape.n_in}));
+  auto& result = keep<Tensor>(ladder, device.allocate(DType::kFloat32, {shape.rows, shape.n_out}));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+    const auto& weight =
+        keep<Weight>(ladder, device.load_weight(HostArray{w.data(), DType::kFloat32, shape.n_in, shape.n_out},
+                                                WeightOrder::kInputFirst, dtype));
+    add(ladder, fmt::format("engine, {}", to_string(dtype)), "", weight.packed.bytes(),
+        [&] { device.linear(rows, {}, weight, Tensor(), Epilogue::kStore, result); });
   }
+  return ladder;
+}
 
-  // The limit: reading for one row, multiplying floats for many.
+/// The engine's caches have zeros: what attention computes takes as long for any numbers.
+Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device& device) {
+  Ladder ladder{"attention", "one token of SmolLM2-135M, 9 query heads and 3 of keys, after a long text",
+                true, 4.0 * static_cast<double>(shape.n_head * shape.positions * shape.head_size)};
+  ladder.shape = {{"n_head", shape.n_head},
+                  {"n_kv_head", shape.n_kv_head},
+                  {"head_size", shape.head_size},
+                  {"positions", shape.positions}};
+  const std::int64_t width = shape.n_head * shape.head_size;
+  const std::vector<float> numbers = random_values(shape.n_kv_head * shape.positions * shape.head_size);
+  const auto& queries = keep<std::vector<float>>(ladder, random_values(width));
+  auto& out = keep<std::vector<float>>(ladder, static_cast<std::size_t>(width));
+  for (const rungs::AttentionRung& rung : rungs::attention_ladder()) {
+    auto& prepared = keep<std::unique_ptr<rungs::Attention>>(
+        ladder, rung.prepare(shape, numbers.data(), numbers.data(), team));
+    add(ladder, rung.name, rung.idea, prepared->cache_bytes(),
+        [&] { prepared->run(queries.data(), out.data()); });
+  }
+  const auto one = [&](std::initializer_list<std::int32_t> values) {
+    Tensor tensor = device.allocate(DType::kInt32, {std::ssize(values)});
+    std::ranges::copy(values, tensor.data<std::int32_t>());
+    return tensor;
+  };
+  const auto& batch = keep<Batch>(
+      ladder, Batch{one({0}), one({0, 1}), one({static_cast<std::int32_t>(shape.positions - 1)})});
+  const auto& rows =
+      keep<Tensor>(ladder, device.load({queries.data(), DType::kFloat32, 1, width}).reshaped({1, width}));
+  auto& result = keep<Tensor>(ladder, device.allocate(DType::kFloat32, {1, width}));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+    const auto zeros = [&] {
+      Tensor tensor =
+          device.allocate(dtype, {1, shape.n_kv_head, shape.positions, kept_size(dtype, shape.head_size)});
+      std::fill_n(tensor.data<std::byte>(), tensor.bytes(), std::byte(0));
+      return tensor;
+    };
+    const auto& cache = keep<KeysValues>(ladder, KeysValues{zeros(), zeros()});
+    add(ladder, fmt::format("engine, {}", to_string(dtype)), "", 2 * cache.keys.bytes(),
+        [&] { device.attention(batch, rows, cache, result); });
+  }
+  return ladder;
+}
+
+json measure(Ladder ladder, const RungOptions& options, Device& device) {
+  // The limit: reading, or multiplying floats.
   ReadBandwidth memory(device, kBandwidthBytes, options.threads);
   Task limit{[&] {
-               return one_row
+               return ladder.is_read
                           ? seconds_per_call(kShortest, [&] { memory.read(); })
                           : seconds_per_call(kShortest, [&] { multiply_add(options.threads, kPeakSteps); });
              },
              {}};
   std::vector<Task*> tasks{&limit};
-  for (Line& line : lines) tasks.push_back(&line.task);
+  for (Line& line : ladder.lines) tasks.push_back(&line.task);
   measure_in_rounds(tasks, options.rounds);
 
-  const double operations = 2.0 * static_cast<double>(shape.rows * shape.n_in * shape.n_out);
   const double most =
-      (one_row ? static_cast<double>(kBandwidthBytes) : multiply_add(options.threads, kPeakSteps)) /
+      (ladder.is_read ? static_cast<double>(kBandwidthBytes) : multiply_add(options.threads, kPeakSteps)) /
       limit.seconds.median() / 1e9;
-  const char* const unit = one_row ? "GB/s" : "GFLOP/s";
-  fmt::print("\n{}: {}, y [{}, {}] = x [{}, {}] W. The limit: {:.0f} {}.\n\n", ladder.name, ladder.subject,
-             shape.rows, shape.n_out, shape.rows, shape.n_in, most,
-             one_row ? "GB/s read" : "GFLOP/s in float32");
+  const char* const unit = ladder.is_read ? "GB/s" : "GFLOP/s";
+  std::string shape;
+  for (const auto& [key, value] : ladder.shape.items())
+    shape += fmt::format("{}{} {}", shape.empty() ? "" : ", ", key, value.dump());
+  fmt::print("\n{}: {} ({}). The limit: {:.0f} {}.\n\n", ladder.name, ladder.subject, shape, most,
+             ladder.is_read ? "GB/s read" : "GFLOP/s in float32");
   fmt::print("{:<18}{:>10}{:>10}{:>10}{:>10}\n", "", "ms", unit, "of limit", "x below");
   json results = json::array();
   double below = 0.0;
-  for (const Line& line : lines) {
+  for (const Line& line : ladder.lines) {
     const double seconds = line.task.seconds.median();
-    const double speed = (one_row ? line.bytes : operations) / seconds / 1e9;
+    const double speed = (ladder.is_read ? line.bytes : ladder.operations) / seconds / 1e9;
     const bool is_rung = !line.idea.empty();
     const std::string factor = is_rung && below > 0.0 ? fmt::format("{:.2f}", below / seconds) : "";
     fmt::print("{:<18}{:>10.3f}{:>10.1f}{:>9.0f}%{:>10}  {}\n", line.name, 1e3 * seconds, speed,
@@ -129,35 +176,51 @@ json measure(const Ladder& ladder, const RungOptions& options, ThreadTeam& team,
                        {"ms", 1e3 * seconds},
                        {"ms_least", 1e3 * line.task.seconds.min()},
                        {"ms_most", 1e3 * line.task.seconds.max()},
-                       {one_row ? "gb_per_s" : "gflop_per_s", speed},
-                       {"weight_bytes", line.bytes}});
+                       {ladder.is_read ? "gb_per_s" : "gflop_per_s", speed},
+                       {"bytes", line.bytes}});
     below = is_rung ? seconds : 0.0;
   }
-  for (const json& rung : skipped) {
+  for (const json& rung : ladder.skipped) {
     fmt::print("{:<18} skipped: this processor or this build lacks {}\n", rung["name"].get<std::string>(),
                rung["lacks"].get<std::string>());
   }
-  return {{"ladder", ladder.name}, {"rows", shape.rows}, {"n_in", shape.n_in}, {"n_out", shape.n_out},
-          {"limit", most},         {"rungs", results},   {"skipped", skipped}};
+  json result = {{"ladder", ladder.name}, {"limit", most}, {"rungs", results}, {"skipped", ladder.skipped}};
+  result.update(ladder.shape);
+  return result;
 }
 
 }  // namespace
 
 json measure_rungs(const RungOptions& options) {
-  std::vector<Ladder> chosen;
-  std::string names;
-  for (const Ladder& ladder : all_ladders()) {
-    names += fmt::format("{}{}", names.empty() ? "" : " or ", ladder.name);
-    if (options.ladder.empty() || options.ladder == ladder.name) chosen.push_back(ladder);
-  }
-  if (chosen.empty())
-    throw UsageError("--ladder {}: there is no such ladder; it is {}", quoted(options.ladder), names);
   const std::unique_ptr<Device> device = make_cpu_device(options.threads);
+  ThreadTeam team(options.threads);
+  const std::vector<std::pair<std::string_view, std::function<Ladder()>>> all{
+      {"matvec",
+       [&] {
+         return product_of("matvec", "one row times the output layer of GPT-2 355M", rungs::matvec_ladder(),
+                           kMatvecShape, team, *device);
+       }},
+      {"product",
+       [&] {
+         return product_of("product", "96 rows times the first matrix of GPT-2 124M's MLP",
+                           rungs::product_ladder(), kProductShape, team, *device);
+       }},
+      {"attention", [&] { return attention_of(kAttentionShape, team, *device); }}};
+  std::string names;
+  bool is_known = options.ladder.empty();
+  for (const auto& [name, _] : all) {
+    names += fmt::format("{}{}", names.empty() ? "" : name == all.back().first ? " or " : ", ", name);
+    is_known |= options.ladder == name;
+  }
+  if (!is_known)
+    throw UsageError("--ladder {}: there is no such ladder; it is {}", quoted(options.ladder), names);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
-  ThreadTeam team(options.threads);
   json ladders = json::array();
-  for (const Ladder& ladder : chosen) ladders.push_back(measure(ladder, options, team, *device));
+  for (const auto& [name, ladder] : all) {
+    if (options.ladder.empty() || options.ladder == name)
+      ladders.push_back(measure(ladder(), options, *device));
+  }
   return {{"machine",
            {{"build", machine.build},
             {"compiler", machine.compiler},

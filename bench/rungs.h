@@ -7,7 +7,7 @@
 namespace staircase::bench {
 
 struct RungOptions {
-  std::string ladder;  ///< "matvec" or "product"; empty: both
+  std::string ladder;  ///< "matvec", "product" or "attention"; empty: all
   int threads = 1;
   int rounds = 5;
 };

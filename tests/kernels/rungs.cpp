@@ -1,11 +1,13 @@
-// Every rung of the CPU's ladders computes the same product as three plain loops in double precision.
+// Every rung of the CPU's ladders computes what plain loops in double precision do.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
 
+#include "kernels/rungs/cpu/attention/attention.h"
 #include "kernels/rungs/cpu/rung.h"
 #include "tests/kernels/naive.h"
 
@@ -132,6 +134,135 @@ TEST_CASE("a rung of zeros is zero, and its weights take the bytes of their type
     CHECK(rung.prepare(shape, w.data(), team)->weight_bytes() == (few    ? 64 * 128 + 2 * 128 * 4
                                                                   : half ? 64 * 128 * 2
                                                                          : 64 * 128 * 4));
+  }
+}
+
+namespace {
+
+/// Normal numbers; queries a few times larger make some weights nearly 1 and others nearly 0.
+struct Heads {
+  Heads(const AttentionShape& shape, float of_queries, unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    queries.resize(static_cast<std::size_t>(shape.n_head * shape.head_size));
+    keys.resize(static_cast<std::size_t>(shape.n_kv_head * shape.positions * shape.head_size));
+    values.resize(keys.size());
+    for (float& value : queries) value = of_queries * normal(random);
+    for (float& value : keys) value = normal(random);
+    for (float& value : values) value = normal(random);
+  }
+
+  std::vector<float> queries, keys, values;
+};
+
+/// Section 3.2.1 of Vaswani et al. 2017, word for word.
+std::vector<double> attention_of(const AttentionShape& shape, const Heads& heads) {
+  std::vector<double> out;
+  const std::int64_t size = shape.head_size;
+  for (std::int64_t h = 0; h < shape.n_head; ++h) {
+    const auto first = static_cast<std::size_t>(h / shape.group() * shape.positions * size);
+    std::vector<double> weights;
+    double sum = 0.0, largest = -1e300;
+    for (std::int64_t p = 0; p < shape.positions; ++p) {
+      double score = 0.0;
+      for (std::int64_t f = 0; f < size; ++f)
+        score += static_cast<double>(heads.queries[static_cast<std::size_t>(h * size + f)]) *
+                 static_cast<double>(heads.keys[first + static_cast<std::size_t>(p * size + f)]);
+      weights.push_back(score / std::sqrt(static_cast<double>(size)));
+      largest = std::max(largest, weights.back());
+    }
+    for (double& weight : weights) sum += weight = std::exp(weight - largest);
+    for (std::int64_t f = 0; f < size; ++f) {
+      double mean = 0.0;
+      for (std::int64_t p = 0; p < shape.positions; ++p)
+        mean += weights[static_cast<std::size_t>(p)] / sum *
+                static_cast<double>(heads.values[first + static_cast<std::size_t>(p * size + f)]);
+      out.push_back(mean);
+    }
+  }
+  return out;
+}
+
+std::vector<float> attention_of(const AttentionRung& rung, const AttentionShape& shape, const Heads& heads,
+                                ThreadTeam& team) {
+  std::vector<float> out(heads.queries.size() + 1, 0.5f);
+  const std::unique_ptr<Attention> prepared =
+      rung.prepare(shape, heads.keys.data(), heads.values.data(), team);
+  prepared->run(heads.queries.data(), out.data());
+  prepared->run(heads.queries.data(), out.data());  // nothing is left over from the first time
+  CHECK(out.back() == 0.5f);
+  out.pop_back();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every rung of attention is the formula, for any heads, positions and sizes of scores") {
+  ThreadTeam team(3);
+  unsigned seed = 0;
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1, 16, 1}, AttentionShape{3, 3, 16, 2}, AttentionShape{2, 1, 48, 63},
+        AttentionShape{4, 2, 64, 64}, AttentionShape{9, 3, 64, 65}, AttentionShape{8, 1, 128, 200},
+        AttentionShape{6, 3, 80, 449}}) {
+    for (const float of_queries : {0.0f, 1.0f, 8.0f, 200.0f}) {
+      const Heads heads(shape, of_queries, ++seed);
+      const std::vector<double> expected = attention_of(shape, heads);
+      for (const AttentionRung& rung : attention_ladder()) {
+        CAPTURE(rung.name);
+        CAPTURE(shape.n_head);
+        CAPTURE(shape.positions);
+        CAPTURE(of_queries);
+        const std::vector<float> out = attention_of(rung, shape, heads, team);
+        REQUIRE(out.size() == expected.size());
+        double most = 0.0;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          REQUIRE(std::isfinite(out[i]));
+          most = std::max(most, std::abs(static_cast<double>(out[i]) - expected[i]));
+        }
+        // A score of 1,000 has an error of 6e-5 in float32, so its weight has the same. Rounded to bfloat16,
+        // a number is wrong by 2^-9 at most, and a score by some of them: larger ones may exchange two keys.
+        if (rung.name == "10-bfloat16") {
+          if (of_queries <= 1.0f) CHECK(most < 0.02);
+        } else {
+          CHECK(most < (of_queries > 8.0f ? 3e-3 : 2e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a later score that is much larger takes all weight, and equal scores share it") {
+  ThreadTeam team(2);
+  const AttentionShape shape{2, 1, 16, 150};
+  for (const std::int64_t largest : {0, 63, 64, 149}) {
+    Heads heads(shape, 0.0f, 1);
+    heads.queries[0] = 1.0f;  // the first head reads feature 0; for the second, all scores are 0
+    for (std::int64_t p = 0; p < shape.positions; ++p)
+      heads.keys[static_cast<std::size_t>(p * 16)] = p == largest ? 1e6f : -1e6f;
+    double mean = 0.0;
+    for (std::int64_t p = 0; p < shape.positions; ++p)
+      mean += static_cast<double>(heads.values[static_cast<std::size_t>(p * 16)]) / 150.0;
+    for (const AttentionRung& rung : attention_ladder()) {
+      CAPTURE(rung.name);
+      CAPTURE(largest);
+      const std::vector<float> out = attention_of(rung, shape, heads, team);
+      const double error = rung.name == "10-bfloat16" ? 0.02 : 1e-6;
+      CHECK(out[0] == doctest::Approx(heads.values[static_cast<std::size_t>(largest * 16)]).epsilon(error));
+      CHECK(std::abs(static_cast<double>(out[16]) - mean) < error);
+    }
+  }
+}
+
+TEST_CASE("the caches of attention take the bytes of their type") {
+  ThreadTeam team(1);
+  const AttentionShape shape{4, 2, 32, 10};
+  const Heads heads(shape, 1.0f, 1);
+  int number = 1;
+  for (const AttentionRung& rung : attention_ladder()) {
+    CAPTURE(rung.name);
+    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+    CHECK(rung.prepare(shape, heads.keys.data(), heads.values.data(), team)->cache_bytes() ==
+          2 * 2 * 10 * 32 * (rung.name == "10-bfloat16" ? 2 : 4));
   }
 }
 

@@ -635,7 +635,7 @@ class Understood(unittest.TestCase):
             self.assertEqual(self.read(f"--masks . --share {share}").share, share)
         for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
             self.assertIn(f"'{wrong}' is not a range of digits from 0 to f, like 0-7", self.read(f"--masks . --share {wrong}"))
-        self.assertIn("'vector' is no ladder; it is matvec or product", self.read("--rungs vector"))
+        self.assertIn("'vector' is no ladder; it is matvec, product or attention", self.read("--rungs vector"))
         self.assertEqual([self.read(line).rungs for line in ("--rungs product", "--rungs matvec", "--rungs", "")],
                          ["product", "matvec", "", None])
 

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "kernels/rungs/cpu/attention/attention.h"
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/product/product.h"
 
@@ -16,6 +17,13 @@ std::span<const Rung> product_ladder() {
   using namespace product;
   static const std::array ladder{kPlain,        kLoopOrder, kCacheBlocks, kPackedPanels,
                                  kRegisterTile, kThreads,   kBFloat16,    kInt8};
+  return ladder;
+}
+
+std::span<const AttentionRung> attention_ladder() {
+  using namespace attention;
+  static const std::array ladder{kPlain,      kLoopOrder, kDotProducts, kExponentials, kOnlineSoftmax,
+                                 kPackedKeys, kGroups,    kThreads,     kSplitKeys,    kBFloat16};
   return ladder;
 }
 
