@@ -32,7 +32,7 @@ namespace staircase {
 /// processor for one text, throws.
 class Constraint {
  public:
-  static constexpr std::size_t kMaxParts = 400'000, kMaxStates = 32'768;
+  static constexpr std::size_t kMaxParts = 300'000, kMaxStates = 32'768;
   static constexpr std::size_t kMaxMaskBytes = 8 << 20;
   static constexpr std::chrono::seconds kMostTime{2};
 

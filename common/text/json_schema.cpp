@@ -578,8 +578,16 @@ class GrammarWriter {
       rules_[rule].part = std::move(made);
       part.parts.push_back(sequence({any_of_in_json({{*c, *c}}), rule_part(rule)}));
     }
-    part.parts.push_back(
-        sequence({any_of_in_json(all_but(taken)), repeated(name_character(), 0, RegexPart::kNoLimit)}));
+    const auto go_on_with = [&](RegexPart character) {
+      part.parts.push_back(
+          sequence({std::move(character), repeated(name_character(), 0, RegexPart::kNoLimit)}));
+    };
+    // Those beyond ASCII have many parts, and hardly a name has one: all other places share them.
+    if (std::ranges::all_of(taken, [](const auto& range) { return range.second < 128; })) {
+      go_on_with(shared("beyond ASCII", [] { return any_of_in_json(all_but({{0, 127}})); }));
+      taken.emplace_back(128, 0x10FFFF);
+    }
+    go_on_with(any_of_in_json(all_but(taken)));
     return part;
   }
 

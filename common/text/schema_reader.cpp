@@ -613,8 +613,10 @@ void SchemaReader::check(const Json* schema) {
       // It changes nothing.
     } else if (std::ranges::find(kNotBuilt, key) != kNotBuilt.end()) {
       fail(schema, in_pointer(key), "this keyword is not supported");
-    } else if (const auto meant = meant_by(key)) {
-      fail(schema, in_pointer(key), fmt::format("there is no such keyword; did you mean {}?", *meant));
+    } else if (!notes_.contains(key)) {
+      if (const auto meant = meant_by(key))
+        fail(schema, in_pointer(key), fmt::format("there is no such keyword; did you mean {}?", *meant));
+      notes_.insert(key);
     }
   }
 }

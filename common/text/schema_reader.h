@@ -141,6 +141,7 @@ class SchemaReader {
   std::map<const Json*, std::string> paths_;
   std::vector<const Json*> open_;
   std::set<const Json*> checked_;
+  std::set<std::string> notes_;  // names that are no keywords, and none misspelt
   std::map<const Json*, std::map<std::string, const Json*>> properties_;  // by name
   std::size_t made_ = 0;
 };
