@@ -133,11 +133,13 @@ Constraint::Loop Constraint::loop(int state, bool is_back) {
   for (const int stack : *here.stacks) {
     if (stack == StackAutomaton::kEmpty) continue;
     const StackAutomaton::Next next = automaton_.next(stack);
-    if (!is_back && next.part == next.repeats) {
+    const bool is_repetition = next.part != next.repeats;
+    if (next.left < 5) continue;  // a character may be four rounds, of a byte each
+    if (!is_back && !is_repetition) {
       is_whole = false;
       continue;
     }
-    const auto [known, is_new] = back_.try_emplace(next.repeats);
+    const auto [known, is_new] = back_.try_emplace({next.repeats, is_repetition});
     if (is_new) known->second = characters_back_to(next);
     if (known->second.has_all_of(widest.characters)) widest = {known->second, next.left};
   }

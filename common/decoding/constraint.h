@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/decoding/sorted_tokens.h"
@@ -109,8 +111,9 @@ class Constraint {
   std::deque<State> table_ = {};
   std::vector<int> next_ = {};  // [states, classes]: a state, kDead or kUnknown
   std::unordered_map<StackAutomaton::Stacks, int, Hash> numbers_ = {};
-  std::unordered_map<const RegexPart*, CharacterSet> back_ = {};  // by StackAutomaton::Next::repeats
-  int generation_ = -1;                                           // of the table
+  // By what is repeated, or by a part and false.
+  std::map<std::pair<const RegexPart*, bool>, CharacterSet> back_ = {};
+  int generation_ = -1;  // of the table
   bool is_used_ = false;
   std::size_t mask_bytes_ = 0, steps_ = 0;
   // Of this thread's processor time: what is left for the present text, and when the call's first work began.

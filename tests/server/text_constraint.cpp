@@ -363,6 +363,23 @@ TEST_CASE("what cannot be combined with a constraint is refused by name") {
         "400 guided_regex: guided_regex needs a model with an end-of-text token, and this one has none");
 }
 
+TEST_CASE("what may come once does not repeat, though a rule that repeats it is the same") {
+  const auto constraint =
+      Constraint::of_grammar(parse_grammar("root ::= c{0,90} \"\\n\" c \"!\"\nc ::= [^\\n]"), tokens());
+  const int one = tokenizer().encode("a").front(), several = tokenizer().encode(" the").front();
+  REQUIRE(tokenizer().bytes(several).size() > 1);
+  Constraint::Place place;
+  std::vector<int> text;
+  const auto allows = [&](int token) {
+    return (constraint->allowed(text, place)[static_cast<std::size_t>(token) / 64] >> token % 64 & 1) != 0;
+  };
+  CHECK(allows(one));
+  CHECK(allows(several));
+  text = {one, several, tokenizer().encode("\n").front()};
+  CHECK(allows(one));
+  CHECK_FALSE(allows(several));
+}
+
 TEST_CASE("a constraint that would take too long or too much memory is refused") {
   const auto many = [](int count) {
     std::string list;
