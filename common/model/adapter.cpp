@@ -211,29 +211,6 @@ class AdapterConfig {
   std::vector<int> layers_;
 };
 
-/// The numbers of a matrix of that shape, and its type.
-std::pair<std::vector<float>, DType> read_matrix(const std::filesystem::path& file,
-                                                 const Safetensors& tensors, const std::string& name,
-                                                 const std::vector<std::int64_t>& shape) {
-  const StoredTensor* const tensor = tensors.find(name);
-  if (tensor == nullptr)
-    throw Error("{} has no tensor {}, which its configuration requires", file.string(), name);
-  if (tensor->shape != shape) {
-    throw Error("{}: tensor {} has shape {}, but for this model and rank it must be {}", file.string(), name,
-                to_string(tensor->shape), to_string(shape));
-  }
-  const std::map<std::string, DType> types{
-      {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
-  const auto type = types.find(tensor->dtype);
-  if (type == types.end()) {
-    throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file.string(), name,
-                tensor->dtype);
-  }
-  std::vector<float> values = to_floats({tensor->bytes.data(), type->second, shape[0], shape[1]});
-  if (!all_finite(values)) throw Error("{}: tensor {} has a non-finite value", file.string(), name);
-  return {std::move(values), type->second};
-}
-
 /// [rows, columns] of one of the types on the device.
 Tensor matrix_on(Device& device, const std::vector<float>& values, std::int64_t rows, DType dtype) {
   const Shape shape{rows, std::ssize(values) / rows};
@@ -276,8 +253,8 @@ Adapter read_adapter(const std::filesystem::path& folder, Network& network, std:
       const std::string a = fmt::format("{}{}.lora_A.weight", kBeforeModules, name),
                         b = fmt::format("{}{}.lora_B.weight", kBeforeModules, name);
       AdapterMatrix& matrix = adapter[module.name];
-      auto [numbers_of_a, type_of_a] = read_matrix(file, tensors, a, {rank, module.inputs});
-      auto [numbers_of_b, type_of_b] = read_matrix(file, tensors, b, {outputs, rank});
+      auto [numbers_of_a, type_of_a] = read_numbers(file, tensors, a, {rank, module.inputs});
+      auto [numbers_of_b, type_of_b] = read_numbers(file, tensors, b, {outputs, rank});
       matrix = {static_cast<std::size_t>(rank), static_cast<float>(config.scale(name)),
                 type_of_a == type_of_b ? type_of_a : DType::kFloat32, std::move(numbers_of_a),
                 std::move(numbers_of_b)};

@@ -374,6 +374,29 @@ std::vector<float> to_floats(const HostArray& array) {
   return values;
 }
 
+std::pair<std::vector<float>, DType> read_numbers(const std::filesystem::path& file,
+                                                  const Safetensors& tensors, const std::string& name,
+                                                  const std::vector<std::int64_t>& shape) {
+  const StoredTensor* const tensor = tensors.find(name);
+  if (tensor == nullptr)
+    throw Error("{} has no tensor {}, which its configuration requires", file.string(), name);
+  if (tensor->shape != shape) {
+    throw Error("{}: tensor {} has shape {}, but for this model it must be {}", file.string(), name,
+                to_string(tensor->shape), to_string(shape));
+  }
+  const std::map<std::string, DType> types{
+      {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
+  const auto type = types.find(tensor->dtype);
+  if (type == types.end()) {
+    throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file.string(), name,
+                tensor->dtype);
+  }
+  std::vector<float> values =
+      to_floats({tensor->bytes.data(), type->second, shape.size() > 1 ? shape.front() : 1, shape.back()});
+  if (!all_finite(values)) throw Error("{}: tensor {} has a non-finite value", file.string(), name);
+  return {std::move(values), type->second};
+}
+
 void Checkpoint::require_whole() const {
   for (const Safetensors& file : safetensors_) file.require_whole();
   for (const GgufFile& file : gguf_) file.require_whole();

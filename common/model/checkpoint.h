@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/model/gguf_names.h"
@@ -35,6 +36,14 @@ struct CheckpointArray {
 
 /// The numbers as float32.
 std::vector<float> to_floats(const HostArray& array);
+
+class Safetensors;
+
+/// The numbers of that tensor of `file` and the type in which they are stored: F32, F16 or BF16. Throws Error
+/// with one sentence if it is missing, stored otherwise, of another shape or not finite.
+std::pair<std::vector<float>, DType> read_numbers(const std::filesystem::path& file,
+                                                  const Safetensors& tensors, const std::string& name,
+                                                  const std::vector<std::int64_t>& shape);
 
 /// One open checkpoint. Movable, not copyable.
 class Checkpoint {

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <span>
+#include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/base/error.h"
@@ -20,26 +21,9 @@ namespace staircase {
 namespace {
 
 constexpr std::uint64_t kMostHeads = 64;
-
-/// The numbers of a tensor of that shape.
-std::vector<float> read(const std::string& file, const Safetensors& tensors, const std::string& name,
-                        const std::vector<std::int64_t>& shape) {
-  const StoredTensor* const tensor = tensors.find(name);
-  if (tensor == nullptr) throw Error("{} has no tensor {}, which its configuration requires", file, name);
-  if (tensor->shape != shape) {
-    throw Error("{}: tensor {} has shape {}, but for this model it must be {}", file, name,
-                to_string(tensor->shape), to_string(shape));
-  }
-  const std::map<std::string, DType> types{
-      {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
-  const auto type = types.find(tensor->dtype);
-  if (type == types.end())
-    throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file, name, tensor->dtype);
-  std::vector<float> values =
-      to_floats({tensor->bytes.data(), type->second, shape.size() > 1 ? shape.front() : 1, shape.back()});
-  if (!all_finite(values)) throw Error("{}: tensor {} has a non-finite value", file, name);
-  return values;
-}
+constexpr std::array<std::string_view, 6> kKeys{"base_model_name_or_path", "base_model_fnv1a",
+                                                "medusa_num_heads",        "medusa_num_layers",
+                                                "_name_or_path",           "transformers_version"};
 
 /// Throws Error for heads that were trained on another model.
 void check_model(const Settings& config, const Model& model) {
@@ -67,9 +51,7 @@ std::vector<DraftHead> read_draft_heads(const Model& model, const std::filesyste
   const std::string config_file = (folder / "config.json").string();
   const nlohmann::json values = parse_json_object(read_text_file(config_file), config_file);
   for (const auto& [key, value] : values.items()) {
-    if (key.starts_with("base_model_") || key.starts_with("medusa_num_") || key == "_name_or_path" ||
-        key == "transformers_version")
-      continue;
+    if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
     throw Error("{}: {} is {}, which is not supported", config_file, quote(key), shown(value));
   }
   const Settings config(config_file, values);
@@ -84,8 +66,8 @@ std::vector<DraftHead> read_draft_heads(const Model& model, const std::filesyste
   std::vector<DraftHead> heads;
   for (int k = 0; k < count; ++k) {
     const std::string name = fmt::format("{}.0.linear.", k);
-    const std::vector<float> stored = read(file.string(), tensors, name + "weight", {n, n});
-    DraftHead head{std::vector<float>(width * width), read(file.string(), tensors, name + "bias", {n})};
+    const std::vector<float> stored = read_numbers(file, tensors, name + "weight", {n, n}).first;
+    DraftHead head{std::vector<float>(width * width), read_numbers(file, tensors, name + "bias", {n}).first};
     for (std::size_t o = 0; o < width; ++o) {
       for (std::size_t i = 0; i < width; ++i) head.weight[i * width + o] = stored[o * width + i];
     }

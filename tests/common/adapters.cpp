@@ -289,7 +289,7 @@ TEST_CASE("an adapter of another model, and a broken file, are refused in one se
   CHECK(says(refusal("smollm2", adapter_of("qwen2")), "has shape [2, 64]", "it must be [2, 72]"));
   CHECK(says(refusal("llama-3", "/nowhere"), "/nowhere"));
   Copy adapter;
-  CHECK(says(refusal("llama-3", adapter.with("r", 5)), "has shape [3, 64]", "rank it must be [5, 64]"));
+  CHECK(says(refusal("llama-3", adapter.with("r", 5)), "has shape [3, 64]", "it must be [5, 64]"));
   adapter.with("r", 3);
   CHECK(says(refusal("llama-3", adapter.with_tensors([](json& header, std::string&) {
                const std::string name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";

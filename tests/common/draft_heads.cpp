@@ -218,8 +218,13 @@ TEST_CASE("draft heads that do not fit are refused in one sentence") {
   CHECK(with([](Heads& h) { h.config.erase("medusa_num_heads"); }).starts_with(config));
   CHECK(
       with([](Heads& h) { h.config["medusa_num_layers"] = 2; }).starts_with(config + ": medusa_num_layers"));
-  CHECK(with([](Heads& h) { h.config["tree"] = true; }) ==
-        config + ": \"tree\" is true, which is not supported");
+  for (const char* key : {"tree", "medusa_num_candidates", "base_model_revision"}) {
+    CAPTURE(key);
+    CHECK(with([&](Heads& h) { h.config[key] = true; }) ==
+          fmt::format("{}: \"{}\" is true, which is not supported", config, key));
+  }
+  for (const char* key : {"_name_or_path", "transformers_version"})
+    CHECK(with([&](Heads& h) { h.config[key] = "4.0"; }) == "");
   CHECK(with([](Heads& h) { h.config["base_model_name_or_path"] = "someone/large"; }) ==
         config + ": these heads are of \"large\", not of tiny");
   CHECK(with([](Heads& h) { h.config.erase("base_model_name_or_path"); }) ==

@@ -255,14 +255,14 @@ TEST_CASE("a later score that is much larger takes all weight, and equal scores 
 
 TEST_CASE("the caches of attention take the bytes of their type") {
   ThreadTeam team(1);
-  const AttentionShape shape{4, 2, 32, 10};
+  const AttentionShape shape{4, 2, 32, 64};  // whole panels
   const Heads heads(shape, 1.0f, 1);
   int number = 1;
   for (const AttentionRung& rung : attention_ladder()) {
     CAPTURE(rung.name);
     CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
     CHECK(rung.prepare(shape, heads.keys.data(), heads.values.data(), team)->cache_bytes() ==
-          2 * 2 * 10 * 32 * (rung.name == "10-bfloat16" ? 2 : 4));
+          2 * 2 * 64 * 32 * (rung.name == "10-bfloat16" ? 2 : 4));
   }
 }
 

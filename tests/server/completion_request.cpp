@@ -429,15 +429,20 @@ TEST_CASE("a service that searches takes the keys of a beam search") {
   CHECK(found.ranks());
   CHECK(found.texts() == 4);
   CHECK(search(R"("n": 3)").search->num_beams == 3);
+  for (const char* neutral :
+       {R"("temperature": 0)", R"("temperature": 1)", R"("top_k": 0)", R"("top_k": -1)", R"("top_p": 1)",
+        R"("min_p": 0)", R"("length_penalty": -10)", R"("length_penalty": 10)", R"("early_stopping": false)"})
+    CHECK(search(fmt::format(R"("n": 2, {})", neutral)).search->num_beams == 2);
+  CHECK(search(R"("n": 2, "early_stopping": true)").search->early_stopping == EarlyStopping::kTrue);
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p"})
+    CHECK(refused(fmt::format(R"("use_beam_search": true, "n": 2, "{}": {})", key,
+                              key == std::string_view("top_k") ? "1" : "0.5")) ==
+          fmt::format("400 {0}: use_beam_search does not sample: leave out {0}", key));
   CHECK(!CompletionRequest(with(R"("use_beam_search": false, "length_penalty": 1)"), searching).search);
   const std::pair<const char*, const char*> wrong[] = {
       {R"("use_beam_search": 1)", "use_beam_search: use_beam_search is 1, but it must be true or false"},
       {R"("use_beam_search": true)",
        "use_beam_search: use_beam_search needs best_of, or n, above 1: the number of its beams"},
-      {R"("use_beam_search": true, "n": 2, "temperature": 0.7)",
-       "temperature: use_beam_search does not sample: leave out temperature"},
-      {R"("use_beam_search": true, "n": 2, "top_k": 5)",
-       "top_k: use_beam_search does not sample: leave out top_k"},
       {R"("use_beam_search": true, "n": 2, "stream": true)",
        "stream: use_beam_search compares whole texts: leave out stream"},
       {R"("use_beam_search": true, "best_of": 2, "best_by": "vote")",

@@ -42,8 +42,10 @@ class PackedCache {
   PackedCache(const AttentionShape& shape, const float* keys, const float* values, const Convert& convert)
       : block_(shape.head_size * kPanel),
         blocks_(panels_of(shape.positions)),
+        head_(shape.positions * shape.head_size),
         keys_(shape.n_kv_head * blocks_ * block_),
-        plain_(shape, keys, values, convert) {
+        values_(shape.n_kv_head * head_) {
+    std::transform(values, values + shape.n_kv_head * head_, values_.data(), convert);
     for (std::int64_t row = 0; row < shape.n_kv_head * shape.positions; ++row) {
       const std::int64_t kv_head = row / shape.positions, p = row % shape.positions;
       T* const block = keys_.data() + (kv_head * blocks_ + p / kPanel) * block_;
@@ -57,13 +59,12 @@ class PackedCache {
     return keys_.data() + (kv_head * blocks_ + block) * block_;
   }
   /// [positions, head_size]
-  const T* values(std::int64_t kv_head) const { return plain_.values(kv_head); }
-  std::int64_t bytes() const { return plain_.bytes(); }
+  const T* values(std::int64_t kv_head) const { return values_.data() + kv_head * head_; }
+  std::int64_t bytes() const { return keys_.bytes() + values_.bytes(); }
 
  private:
-  std::int64_t block_, blocks_;
-  Memory<T> keys_;
-  Cache<T> plain_;
+  std::int64_t block_, blocks_, head_;
+  Memory<T> keys_, values_;
 };
 
 /// What a dot product of query and key is multiplied by.
