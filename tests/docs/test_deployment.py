@@ -7,17 +7,18 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parallel"))
+from mpi import ENVIRONMENT  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 MANIFEST, JOB = ROOT / "docs/kubernetes.yaml", ROOT / "docs/staircase.sbatch"
-MPI = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1")
-
 VALIDATE, SHELLCHECK, MPIRUN = map(shutil.which, ("kubernetes-validate", "shellcheck", "mpirun"))
 
 
@@ -77,7 +78,7 @@ class Kubernetes(unittest.TestCase):
         options[options.index("--port") + 1] = "0"
         options[options.index("--threads") + 1] = "1"
         server = subprocess.Popen([*command[:-1], BUILD / "steps" / command[-1], *options], stdout=subprocess.PIPE,
-                                  text=True, env=MPI)
+                                  text=True, env=ENVIRONMENT)
         try:
             address = server.stdout.readline().split()[-1]
             path = re.search(r"path: (\S+)", MANIFEST.read_text())[1]
@@ -109,7 +110,7 @@ class Slurm(unittest.TestCase):
                    "--max-new-tokens", 8, "--json"]
         alone = call(*command)
         for tasks in (1, 3):
-            done = call("bash", JOB, *command, env=dict(MPI, SLURM_NTASKS=str(tasks), SLURM_CPUS_PER_TASK="1"))
+            done = call("bash", JOB, *command, env=dict(ENVIRONMENT, SLURM_NTASKS=str(tasks), SLURM_CPUS_PER_TASK="1"))
             self.assertEqual((done.returncode, text_of(done)), (0, text_of(alone)), done.stderr)
 
     def test_a_job_without_a_program_ends_with_how_to_start_it(self):

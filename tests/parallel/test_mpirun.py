@@ -10,12 +10,11 @@ import time
 import unittest
 from pathlib import Path
 
+from mpi import ENVIRONMENT
+
 BUILD, SOURCE = Path(os.environ["STAIRCASE_BUILD"]), Path(__file__).resolve().parents[2]
 PROGRAM, STAGES, WITHOUT = (BUILD / "steps" / name for name in ("98-tensor-parallel", "99-pipeline-parallel",
                                                                 "01-greedy-decoding"))
-# Where the tests run there may be fewer processors than ranks, and no other user than root.
-ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
 TEXT = ("--model", "tales-llama-1m", "--prompt", "A fox", "--threads", "1", "--max-new-tokens", "20")
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 import test_balancer  # noqa: E402
+from mpi import VARIABLES  # noqa: E402
 from support import CHATS, PATIENCE, PROGRAM, ROOT, TEMPLATE, Server, wait_until  # noqa: E402
 
-# Where the tests run there may be fewer processors than ranks, and no other user than root.
-os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-                  OMPI_MCA_hwloc_base_binding_policy="none", OMPI_MCA_mpi_yield_when_idle="1")
+os.environ.update(VARIABLES, OMPI_MCA_mpi_yield_when_idle="1")
 MODEL = "tales-llama-1m"
 LONG = {"prompt": "A fox", "max_tokens": 450, "temperature": 0, "ignore_eos": True}
 REQUESTS = [
