@@ -54,9 +54,15 @@ const textRules = (start, text) => {
   return { options, eos: start.eos_token_id, prompted, uncounted: skips ? prompted : 0 };
 };
 
-/// [[name, probabilities]] after the text, from the model's own to those that a token is chosen from.
-function stages(logits, text, rules) {
+/// [[name, probabilities]] after the text, from the model's own to those that a token is chosen from. Of a mask, only
+/// the allowed tokens are left.
+function stages(logits, text, rules, mask) {
   const now = Float64Array.from(logits), found = [["model", softmax(now)]];
+  if (mask) {
+    now.fill(-Infinity);
+    for (const token of mask.allowed) now[token] = logits[token];
+    found.push(["allowed", softmax(now)]);
+  }
   for (const [option, neutral, apply] of STAGES) {
     const value = rules.options[option] ? Number(rules.options[option]) : neutral;
     if (value === neutral || (option === "--top-k" && value >= now.length)) continue;
@@ -124,13 +130,15 @@ function stepViews(place) {
   let batch = null, rowsShown = 0; // the rows of the target model, and how many passes of them are shown
   const pool = new BlockPasses(); // the blocks of a paged cache
   let blocksShown = 0; // how many of its passes are shown
+  let mask = null; // of the next token, where a constraint has one
   let passes = [], round = null; // since the last token, and the draft that is being judged
 
-  const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
-    const steps = stages(logits, text, rules.get(number));
-    const shown = byProbability(steps[0][1]).slice(0, 10);
-    if (!shown.includes(token)) shown.push(token);
-    return table(`${which}: ${quoted(token)}, of text ${number}. What is out has a dash.`, ["token", ...steps.map(([name]) => name)],
+  const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits, mask }, which) => {
+    const steps = stages(logits, text, rules.get(number), mask), last = steps.at(-1)[1];
+    const kept = mask ? byProbability(last).slice(0, 5).filter((id) => last[id] > 0) : []; // the model's favourites may all be out
+    const shown = [...new Set([...byProbability(steps[0][1]).slice(0, 10), ...kept, token])];
+    const state = mask ? ` In state ${mask.state}, ${mask.allowed.length} of ${vocabulary.length} tokens are allowed.` : "";
+    return table(`${which}: ${quoted(token)}, of text ${number}.${state} What is out has a dash.`, ["token", ...steps.map(([name]) => name)],
       shown.map((id) => [(id === token ? "▸ " : "") + quoted(id), ...steps.map(([, shares]) => bar(percent(shares[id]), shares[id]))]));
   });
 
@@ -271,6 +279,9 @@ function stepViews(place) {
       addMatrix(matrix.add({ row, tokens, weights }));
       for (const shares of weights) addLook({ row, tokens, shares });
     },
+    mask(event) {
+      mask = event;
+    },
     token({ text: number, token, origin }) {
       const text = texts.get(number);
       if (origin !== "model" && !round) {
@@ -281,7 +292,8 @@ function stepViews(place) {
       if (passes.length) passes.at(-1).chosen = true;
       search?.finish(); // which is reported at its end
       const logits = search ? null : logitsBehind(text.length, batch.token(number, token));
-      if (logits) addChoice({ number, token, logits, text: [...text] });
+      if (logits) addChoice({ number, token, logits, text: [...text], mask });
+      mask = null;
       text.push(token);
       showSearch();
       showRows();

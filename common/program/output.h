@@ -2,8 +2,14 @@
 // takes the times.
 #pragma once
 
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/decoding/results.h"
@@ -15,6 +21,9 @@
 #include "common/text/tokenizer.h"
 
 namespace staircase {
+
+/// What an option makes of a row's logits, [vocab_size], where `text` is what the row has chosen so far.
+using EditRow = std::function<void(std::span<float> logits, std::span<const int> text)>;
 
 /// Throws Error if standard output accepts no more text.
 class Output {
@@ -63,6 +72,29 @@ class Output {
 
   /// Adds a number to the statistics of the JSON object.
   void add_statistic(const std::string& name, double value);
+
+  /// An edit of a row's logits that keeps what `language` allows, a Regex or a Grammar. If there is a trace,
+  /// it also gets what the edit has kept, and the state after the row's text. States are numbered as they are
+  /// met.
+  template <typename Language>
+  EditRow traced(const Language& language, EditRow edit) const {
+    if (!trace_) return edit;
+    struct Shared {  // by all rows
+      Language language;
+      std::map<typename Language::States, int> numbers = {};
+    };
+    return [this, edit, shared = std::make_shared<Shared>(language)](std::span<float> logits,
+                                                                     std::span<const int> text) mutable {
+      edit(logits, text);
+      auto states = shared->language.start();
+      for (const int token : text) states = shared->language.after(states, tokenizer_.bytes(token));
+      std::vector<int> allowed;
+      for (int token = 0; token < std::ssize(logits); ++token)
+        if (std::isfinite(logits[static_cast<std::size_t>(token)])) allowed.push_back(token);
+      const int number = static_cast<int>(shared->numbers.size());
+      trace_->mask(shared->numbers.try_emplace(std::move(states), number).first->second, std::move(allowed));
+    };
+  }
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 

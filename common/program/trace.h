@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/options.h"
@@ -41,6 +42,9 @@ class TraceFile {
   /// Text `number` begins after that prompt.
   void begin(int number, int prompt);
 
+  /// What the next token is chosen from: the tokens that a constraint allows, and the number of its state.
+  void mask(int state, std::vector<int> allowed);
+
   /// One more token of the text.
   void add(int number, const Token& token);
 
@@ -53,6 +57,7 @@ class TraceFile {
   std::string name_;
   std::vector<OptionTexts> own_options_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::optional<std::pair<int, std::vector<int>>> mask_;  // of the next token
   std::map<std::string, Tensor> caches_;  // keys of the first layer, by model: a copied row has them too
 };
 

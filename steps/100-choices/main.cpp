@@ -20,9 +20,10 @@ int main(int argc, char** argv) {
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     if (!constraint.choices.empty()) {
-      options.edit_raw_logits = [&, allowed = Choices(constraint.choices)](auto logits, auto text) {
+      const Choices allowed(constraint.choices);
+      options.edit_raw_logits = output.traced(allowed, [&, allowed](auto logits, auto text) {
         keep_allowed(logits, text, allowed, output.tokenizer(), model.config().end_tokens);
-      };
+      });
     }
     generate_all(model, prompts, options, run, output);
   });

@@ -20,9 +20,11 @@ int main(int argc, char** argv) {
   program.add_prompts_option();
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    if (!constraint.regex.empty())
-      options.edit_raw_logits = KeepAllowed<Regex>{std::make_shared<TokenMasks<Regex>>(
-          TokenMasks<Regex>{Regex(constraint.regex), output.tokenizer(), model.config().end_tokens})};
+    const auto masks = constraint.regex.empty()
+                           ? nullptr
+                           : std::make_shared<TokenMasks<Regex>>(TokenMasks<Regex>{
+                                 Regex(constraint.regex), output.tokenizer(), model.config().end_tokens});
+    if (masks) options.edit_raw_logits = output.traced(masks->allowed, KeepAllowed<Regex>{masks});
     generate_all(model, prompts, options, run, output);
   });
 }

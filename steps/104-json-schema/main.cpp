@@ -21,9 +21,11 @@ int main(int argc, char** argv) {
   program.add_prompts_option();
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    if (!constraint.rules.empty())
-      options.edit_raw_logits = KeepAllowed<Grammar>{std::make_shared<TokenMasks<Grammar>>(
-          TokenMasks<Grammar>{Grammar(constraint.rules), output.tokenizer(), model.config().end_tokens})};
+    const auto masks = constraint.rules.empty()
+                           ? nullptr
+                           : std::make_shared<TokenMasks<Grammar>>(TokenMasks<Grammar>{
+                                 Grammar(constraint.rules), output.tokenizer(), model.config().end_tokens});
+    if (masks) options.edit_raw_logits = output.traced(masks->allowed, KeepAllowed<Grammar>{masks});
     generate_all(model, prompts, options, run, output);
   });
 }

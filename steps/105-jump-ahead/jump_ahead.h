@@ -54,14 +54,13 @@ inline Token append_token(Row& row, int id, const EndTokens& ends) {
   return token;
 }
 
-/// Continues one prompt. `passes` counts those through the model; the first one is the prompt's. Beyond the
-/// context a pass reads only the newest token, so none is appended there.
+/// Continues one prompt, with `options` that mask as `masks` do. `passes` counts those of the model, the
+/// prompt's too. Beyond the context a pass reads only the newest token, so none is appended there.
 template <typename Allowed>
 Generation generate_ahead(Model& model, const std::shared_ptr<TokenMasks<Allowed>>& masks,
-                          const std::vector<int>& prompt, RowOptions options, KvCache& cache, int& passes,
-                          const OnToken& on_token) {
+                          const std::vector<int>& prompt, const RowOptions& options, KvCache& cache,
+                          int& passes, const OnToken& on_token) {
   const Tokenizer& tokenizer = masks->tokenizer;
-  options.edit_raw_logits = KeepAllowed<Allowed>{masks};
   Row row{0, prompt, options, std::mt19937(options.sampling.seed), StopFilter(options.stop, tokenizer)};
   auto states = masks->allowed.start();
   const auto add = [&](const Token& token) {

@@ -34,15 +34,17 @@ struct Run {
   std::vector<int> shown = {};
 };
 
-Run ahead(const std::string& rules, const RowOptions& options, bool with_cache = true,
+Run ahead(const std::string& rules, RowOptions options, bool with_cache = true,
           const std::string& prompt = "Once upon a time. ") {
   StaticKvCache kept(tales(), 1);
   NoCache none;
   Run run;
   const std::vector<int> tokens = tales_tokenizer().encode(prompt);
-  const Generation made = generate_ahead(tales(), masks_of(rules), tokens, options,
-                                         with_cache ? static_cast<KvCache&>(kept) : none, run.passes,
-                                         [&](const Token& token) { run.shown.push_back(token.id); });
+  const auto masks = masks_of(rules);
+  options.edit_raw_logits = KeepAllowed<Grammar>{masks};
+  const Generation made =
+      generate_ahead(tales(), masks, tokens, options, with_cache ? static_cast<KvCache&>(kept) : none,
+                     run.passes, [&](const Token& token) { run.shown.push_back(token.id); });
   run.tokens.assign(made.tokens.begin() + std::ssize(tokens), made.tokens.end());
   run.reason = made.finish_reason;
   std::vector<int> text = run.tokens;

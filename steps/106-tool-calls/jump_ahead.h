@@ -57,15 +57,15 @@ inline Token append_token(Row& row, int id, const EndTokens& ends) {
   return token;
 }
 
-/// Continues one prompt. `passes` counts those through the model; the first one is the prompt's. Beyond the
-/// context a pass reads only the newest token, so none is appended there. With `tools`, calls get their
-/// results, which the grammar must allow and the context must hold; otherwise throws Error.
+/// Continues one prompt, with `options` that mask as `masks` do. `passes` counts those of the model, the
+/// prompt's too. Beyond the context a pass reads only the newest token, so none is appended there. With
+/// `tools`, calls get their results, which the grammar must allow and the context must hold; otherwise throws
+/// Error.
 template <typename Allowed>
 Generation generate_ahead(Model& model, const std::shared_ptr<TokenMasks<Allowed>>& masks,
-                          const std::vector<int>& prompt, RowOptions options, KvCache& cache, int& passes,
-                          const OnToken& on_token, bool tools = false) {
+                          const std::vector<int>& prompt, const RowOptions& options, KvCache& cache,
+                          int& passes, const OnToken& on_token, bool tools = false) {
   const Tokenizer& tokenizer = masks->tokenizer;
-  options.edit_raw_logits = KeepAllowed<Allowed>{masks};
   Row row{0, prompt, options, std::mt19937(options.sampling.seed), StopFilter(options.stop, tokenizer)};
   auto states = masks->allowed.start();
   std::string text = tokenizer.decode(prompt);

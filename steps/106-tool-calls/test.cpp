@@ -30,6 +30,7 @@ Run called(const std::string& rules, bool tools, bool with_cache = true, unsigne
   StaticKvCache kept(tales(), 1);
   NoCache none;
   RowOptions options;
+  options.edit_raw_logits = KeepAllowed<Grammar>{masks};
   options.stopping.max_new_tokens = most;
   options.sampling.do_sample = seed > 0;
   options.sampling.seed = seed;

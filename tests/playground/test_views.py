@@ -72,6 +72,26 @@ class Views(Browser):
               for name, token in (('" a"', 0), ('" e"', 4), ('" b"', 1), ('" c"', 2), ('" d"', 3)))])
         self.assertIn('Token 1 of 1: " e", of text 1.', self.caption(self.CHOICE))
 
+    def test_a_mask_comes_first_and_names_its_state(self):
+        logits = [2, 1, 0.5, -1, 1.5]
+        self.show({**self.START, "options": {"--temperature": "0.5"}}, self.TEXT,
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
+                  {"event": "logits", "row": 0, "position": 1, "logits": logits},
+                  {"event": "mask", "text": 1, "state": 7, "allowed": [1, 3]},
+                  {"event": "token", "text": 1, "token": 1, "origin": "model"},
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 2, "tokens": [1]}]},
+                  {"event": "logits", "row": 0, "position": 2, "logits": logits},
+                  {"event": "token", "text": 1, "token": 0, "origin": "model"})
+        out = -math.inf
+        self.assertEqual(self.table(self.CHOICE)[0], ["token", "model", "temperature"])  # the mask was the other token's
+        self.find(f'.inside[aria-label="{self.CHOICE}"] input')[0].send_keys(Keys.ARROW_LEFT)
+        columns = [self.shares(logits) for logits in (logits, [out, 1, out, -1, out], [out, 2, out, -2, out])]
+        self.assertEqual(self.table(self.CHOICE), [
+            ["token", "model", "allowed", "temperature"],
+            *([name, *(column[token] for column in columns)]
+              for name, token in (('" a"', 0), ('" e"', 4), ('" b"', 1), ('" c"', 2), ('" d"', 3)))])
+        self.assertIn("In state 7, 2 of 5 tokens are allowed.", self.caption(self.CHOICE))
+
     def show_drafts(self, **options):
         def said(position, *shares):
             return {"event": "logits", "row": 0, "position": position, "logits": [math.log(share) for share in shares]}

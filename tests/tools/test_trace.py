@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ EVENTS = [START, {"event": "text", "text": 1, "prompt": 0, "options": {"--top-k"
           {"event": "experts", "model": "m", "block": 0, "tokens": [[1, 0]]},
           {"event": "logits", "row": 0, "position": 0, "logits": [0.5, 1.5]},
           {"event": "attention", "row": 0, "tokens": [0], "weights": [[1]]},
+          {"event": "mask", "text": 1, "state": 0, "allowed": [1]},
           {"event": "token", "text": 1, "token": 1, "origin": "model"},
           {"event": "end", "text": 1, "finish_reason": "length"}]
 
@@ -62,7 +64,7 @@ class Pages(Limited):
         self.trace.write_text(lines(EVENTS)[:-5])
         done = run("tools/trace", self.trace)
         self.assertEqual(done.returncode, 0)
-        self.assertIn("run.jsonl ends within line 9, which is left out", done.stderr)
+        self.assertIn("run.jsonl ends within line 10, which is left out", done.stderr)
         self.assertNotIn("finish_reason", (self.folder / "run.jsonl.html").read_text().split("for (const event of")[1])
 
     def test_what_a_field_holds_must_be_of_its_type(self):
@@ -74,6 +76,7 @@ class Pages(Limited):
                  "experts": {"model": [1], "block": ["0", None], "tokens": [1, [1], [["1"]], {}]},
                  "logits": {"row": [0.5], "position": [None], "logits": [1, ["1"], [[1]], [True], {}]},
                  "attention": {"row": ["0"], "tokens": [0, ["a"]], "weights": [[1], [["1"]], 1, [None]]},
+                 "mask": {"text": [None], "state": ["0", 0.5], "allowed": [1, ["a"], [0.5], {}]},
                  "token": {"text": [None], "token": ["a"], "origin": [0, None]},
                  "end": {"text": [""], "finish_reason": [None, 1]},
                  "start": {"options": [[], {"a": None}], "n_positions": ["8"], "eos_token_id": [None], "prompts": [[1], [[None]]],
@@ -89,7 +92,7 @@ class Pages(Limited):
         for kind, field in (("pass", "batch"), ("end", "score"), ("start", "n_head")):
             events = [{**event, field: None} if event["event"] == kind else event for event in EVENTS]
             self.trace.write_text(lines(events))
-            self.refused(f"'{field}' of line [0-9] must be a")
+            self.refused(f"'{field}' of line [0-9]+ must be a")
         self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
         self.refused("'n_kv_head' of line 1 must be a whole number$")
         self.trace.write_text(lines([START, {"event": "text", "text": "1", "prompt": "0", "options": []}]))
@@ -109,6 +112,7 @@ class Pages(Limited):
                 ("blocks", {"rows": [[0, 1]]}, {"rows": [[2]]}, "a row has a block outside the pool's 2"),
                 ("blocks", {"rows": [[]]}, {"rows": [[-1]]}, "a row has a block outside the pool's 2"),
                 ("logits", {}, {"row": 1}, "row 1 was not fed"),
+                ("mask", {}, {"text": 2}, "text 2 has not begun"),
                 ("token", {}, {"text": 2}, "text 2 has not begun"),
                 ("end", {}, {"text": 2}, "text 2 has not begun"),
                 (None, copy, {**copy, "positions": 2}, "row 0 of m holds 1 positions"),
@@ -151,16 +155,18 @@ class Stages(Limited):
     """What the page makes of the logits is what the program chose from."""
 
     SCRIPT = """
-      let start, logits;
+      let start, logits, mask;
       const texts = new Map(), found = [];
       for (const line of require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1)) {
         const event = JSON.parse(line);
         if (event.event === "start") start = event;
         if (event.event === "text") texts.set(event.text, [[...start.prompts[event.prompt]], textRules(start, event)]);
         if (event.event === "logits") logits = event.logits;
+        if (event.event === "mask") mask = event;
         if (event.event !== "token") continue;
         const [text, rules] = texts.get(event.text);
-        found.push([...stages(logits, text, rules).at(-1)[1]]);
+        found.push([...stages(logits, text, rules, mask).at(-1)[1]]);
+        mask = undefined;
         text.push(event.token);
       }
       console.log(JSON.stringify(found));"""
@@ -190,6 +196,10 @@ class Stages(Limited):
                         "--presence-penalty 0.5 --frequency-penalty 0.3", "--temperature 0", "--top-k 1", ""):
             self.agrees("11-repetition-penalty", "--prompt", "The fox and the", *options.split())
 
+    def test_a_mask_comes_before_all_other_options(self):
+        for options in ("", "--temperature 1.5 --top-k 3", "--repetition-penalty 1.5 --top-p 0.5"):
+            self.agrees("101-regex", "--prompt", "The fox", "--regex", "( [a-z]{6,9}){30}", *options.split())
+
     def test_each_text_is_chosen_by_its_own_options_and_none_ends_too_early(self):
         with tempfile.TemporaryDirectory() as folder:
             requests = Path(folder) / "requests"
@@ -199,6 +209,85 @@ class Stages(Limited):
             self.agrees("50-requests", "--requests", requests, "--top-p", "0.9")
             self.agrees("51-continuous-batching", "--requests", requests, "--max-batch-size", "1", "--top-p", "0.9")
             self.agrees("51-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
+
+
+class Masks(Limited):
+    """The masks of a trace against an enumeration of the vocabulary."""
+
+    def masked(self, step, *options):
+        """The vocabulary, and [text before, state, allowed, token] for each mask; a text is the new tokens' alone."""
+        program = BUILD / "steps" / step
+        if not program.exists():
+            self.skipTest(f"step {step[:3]} is not built")
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace"
+            subprocess.run([program, "--model", "tales-1m", "--device", "cpu", "--trace", trace, *options],
+                           capture_output=True, timeout=120, check=True)
+            start, *events = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
+        texts, found = {}, []
+        for mask, event in zip([None, *events], events):
+            if event["event"] == "text":
+                texts[event["text"]] = ""
+            if event["event"] != "token":
+                continue
+            if mask["event"] == "mask":
+                self.assertEqual(mask["text"], event["text"])
+                self.assertIn(event["token"], mask["allowed"])
+                found.append([texts[event["text"]], mask["state"], mask["allowed"], event["token"]])
+            if event["token"] != start["eos_token_id"]:
+                texts[event["text"]] += start["vocabulary"][event["token"]]
+        self.assertEqual(sum(event["event"] == "mask" for event in events), len(found))
+        return start, found, texts
+
+    def right(self, start, found, begins, ends):
+        """Each mask has the tokens after which a text still begins an answer, and the end where it is one."""
+        self.assertTrue(found)
+        for text, _, allowed, _ in found:
+            self.assertEqual(allowed, [number for number, token in enumerate(start["vocabulary"])
+                                       if (ends(text) if number == start["eos_token_id"] else "\ufffd" not in token and begins(text + token))])
+
+    def test_each_mask_has_the_tokens_that_an_enumeration_allows(self):
+        choices = ("the fox", "the wolf", "a fox", "a")
+        start, found, texts = self.masked("100-choices", "--prompt", "Who came? ", "--do-sample", "--temperature", "3", "--num-return-sequences", "8",
+                                          *(option for choice in choices for option in ("--choice", choice)))
+        self.right(start, found, lambda text: any(choice.startswith(text) for choice in choices), choices.__contains__)
+        self.assertLessEqual(set(texts.values()), set(choices))
+        self.assertGreater(len(set(texts.values())), 1)
+        for step in ("101-regex", "102-token-trie"):
+            with self.subTest(step):
+                start, found, _ = self.masked(step, "--prompt", "Once", "--regex", "( [a-z]{2,5}){3,4}\\.", "--do-sample", "--temperature", "2",
+                                              "--num-return-sequences", "3")
+                part = "( [a-z]{2,5}){%s}"
+                self.right(start, found, lambda text: re.fullmatch(f"({part % '0,3'}( [a-z]{{0,5}})?|{part % '3,4'}\\.?)", text),
+                           re.compile(part % "3,4" + "\\.").fullmatch)
+
+    def test_a_state_has_one_number_and_numbers_come_as_states_are_met(self):
+        for step in ("101-regex", "102-token-trie"):
+            with self.subTest(step):
+                _, found, _ = self.masked(step, "--prompt", "Once", "--regex", "( [a-z]+)+\\.", "--do-sample", "--temperature", "2",
+                                          "--num-return-sequences", "9", "--max-new-tokens", "30")
+                self.assertGreater(len(found), 60)
+                masks, met = {}, []
+                for text, state, allowed, _ in found:
+                    self.assertEqual(masks.setdefault(state, allowed), allowed)
+                    # At the beginning, after a blank, inside a word, after the stop.
+                    met.append("start" if not text else text[-1] if text[-1] in " ." else "word")
+                    self.assertEqual(state, list(dict.fromkeys(met)).index(met[-1]))
+
+    def test_tokens_that_were_never_chosen_have_no_mask(self):
+        with tempfile.TemporaryDirectory() as folder:
+            grammar = Path(folder) / "grammar"
+            grammar.write_text('root ::= "The name of the animal is " ("fox" | "wolf") "."\n')
+            options = ("--prompt", "Who?", "--grammar", grammar)
+            _, every, texts = self.masked("103-grammar", *options)
+            for step, *jump in (("105-jump-ahead",), ("105-jump-ahead", "--jump-ahead"), ("106-tool-calls", "--jump-ahead")):
+                with self.subTest(step=step, jump=jump):
+                    _, found, same = self.masked(step, *options, *jump)
+                    self.assertTrue(found)
+                    self.assertEqual(bool(jump), len(found) < len(every))
+                    allowed = {text: tokens for text, _, tokens, _ in every}
+                    self.assertEqual([tokens for _, _, tokens, _ in found], [allowed[text] for text, *_ in found])
+                    self.assertEqual(same, texts)
 
 
 def turned(head, position):
