@@ -4,8 +4,12 @@ import asyncio
 import os
 import sys
 import unittest
+from typing import Literal
 
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel, Field
 
 PROMPT = "Once upon a time"
 
@@ -13,6 +17,19 @@ PROMPT = "Once upon a time"
 def model(kind=OpenAI, **keys):
     return kind(base_url=f"{os.environ['STAIRCASE_URL']}/v1", api_key=os.environ["STAIRCASE_KEY"],
                   model=os.environ["STAIRCASE_MODEL"], max_retries=0, **{"temperature": 0, "max_tokens": 8, **keys})
+
+
+class Animal(BaseModel):
+    """An animal of a tale."""
+    kind: Literal["fox", "lion", "crow"]
+    age: int = Field(ge=1, le=20)
+    is_wild: bool
+
+
+@tool
+def age_of(animal: Literal["fox", "lion", "crow"]) -> int:
+    """Returns the age of an animal."""
+    return {"fox": 3, "lion": 9, "crow": 5}[animal]
 
 
 class LangChain(unittest.TestCase):
@@ -59,6 +76,24 @@ class LangChain(unittest.TestCase):
             return whole.content, "".join([part.content async for part in one.astream(messages)])
 
         self.assertEqual(asyncio.run(ask()), (answer.content, answer.content))
+
+    def test_structured_output(self):
+        one = model(ChatOpenAI, temperature=1, max_tokens=100)
+        for method in ("json_schema", "function_calling"):
+            drawn = one.with_structured_output(Animal, method=method)
+            found = [drawn.invoke(f"Which animal is number {number}?", seed=number) for number in range(10)]
+            self.assertEqual({type(animal) for animal in found}, {Animal})
+            self.assertGreater(len({animal.model_dump_json() for animal in found}), 1)
+
+    def test_tools(self):
+        asked = HumanMessage("How old is the fox?")
+        one = model(ChatOpenAI, max_tokens=100)
+        answer = one.bind_tools([age_of], tool_choice="any", parallel_tool_calls=False).invoke([asked])
+        [call] = answer.tool_calls
+        result = age_of.invoke(call)
+        self.assertIsInstance(result, ToolMessage)
+        self.assertIn(result.content, ("3", "9", "5"))
+        self.assertTrue(one.bind_tools([age_of], tool_choice="none").invoke([asked, answer, result]).content)
 
 
 if __name__ == "__main__":
