@@ -9,9 +9,11 @@ namespace staircase {
 
 namespace {
 
-std::vector<FlatTrie::Token> usable(const Tokenizer& tokenizer, const EndTokens& ends) {
+std::vector<FlatTrie::Token> usable(const Tokenizer& tokenizer, const EndTokens& ends,
+                                    const std::vector<int>& written) {
   std::vector<bool> is_text(static_cast<std::size_t>(tokenizer.vocab_size()), true);
   for (const int marker : tokenizer.special_tokens()) is_text[static_cast<std::size_t>(marker)] = false;
+  for (const int marker : written) is_text[static_cast<std::size_t>(marker)] = true;
   for (const int end : ends)
     if (end < tokenizer.vocab_size()) is_text[static_cast<std::size_t>(end)] = false;
   std::vector<FlatTrie::Token> tokens;
@@ -103,11 +105,11 @@ bool SortedTokens::is_plain(std::string_view bytes) {
   return true;
 }
 
-SortedTokens::SortedTokens(const Tokenizer& tokenizer, EndTokens ends)
+SortedTokens::SortedTokens(const Tokenizer& tokenizer, EndTokens ends, const std::vector<int>& written)
     : tokenizer(&tokenizer),
       ends(std::move(ends)),
-      plain(those(usable(tokenizer, this->ends), true)),
-      others(those(usable(tokenizer, this->ends), false)),
+      plain(those(usable(tokenizer, this->ends, written), true)),
+      others(those(usable(tokenizer, this->ends, written), false)),
       plain_bits((static_cast<std::size_t>(tokenizer.vocab_size()) + 63) / 64) {
   for (const std::uint32_t token : plain.ids()) plain_bits[token / 64] |= std::uint64_t(1) << token % 64;
 }

@@ -110,7 +110,8 @@ class FlatTrie {
 /// The tokens that can be part of a constrained text: without special tokens, whose names are no text, and
 /// without those that end one. Built once for a model; the tokenizer must outlive it.
 struct SortedTokens {
-  SortedTokens(const Tokenizer& tokenizer, EndTokens ends);
+  /// The special tokens in `written` are text nevertheless.
+  SortedTokens(const Tokenizer& tokenizer, EndTokens ends, const std::vector<int>& written = {});
 
   /// A plain token has whole characters which stand for themselves in a JSON string. Most states that allow
   /// one allow all.

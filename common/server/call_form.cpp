@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,51 +23,145 @@ namespace {
 using nlohmann::json;
 using Kind = RegexPart::Kind;
 
-const std::vector<CallForm>& known_forms() {
-  static const std::vector<CallForm> forms{
-      {"<tool_call>", false, "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"},
-      {"{\"name\": \"", true, "{\"name\": \"", "\", \"parameters\": ", "}", ""}};
-  return forms;
+const std::string kArguments = R"({"hour": 7})";
+
+/// A call that the template is asked to write. Mistral's templates take no other ids than nine letters and
+/// digits.
+struct SampleCall {
+  std::string name, id;
+};
+const SampleCall kSamples[] = {
+    {"count_sheep", "sheep0001"}, {"wake_up", "wakeup002"}, {"make_tea", "maketea03"}};
+
+/// What a template writes for conversations about the samples. Renders throw what the template throws.
+class SampleTexts {
+ public:
+  explicit SampleTexts(ChatPrompts& prompts) : prompts_(prompts) {
+    for (const auto& [name, id] : kSamples)
+      tools_.push_back({{"type", "function"},
+                        {"function",
+                         {{"name", name},
+                          {"description", "About " + name},
+                          {"parameters", {{"type", "object"}, {"properties", json::object()}}}}}});
+  }
+
+  /// A question and its answer.
+  std::string answer(const std::string& content) const {
+    return text({{{"role", "assistant"}, {"content", content}}});
+  }
+
+  /// A question and the first calls.
+  std::string calls(std::size_t count) const { return text({message(count)}); }
+
+  /// Whether the template shows the functions, and the result of a call.
+  bool has_functions_and_results() const {
+    const std::string all =
+        text({message(1), {{"role", "tool"}, {"tool_call_id", kSamples[0].id}, {"content", "ninety sheep"}}});
+    return all.find("ninety sheep") != all.npos && std::ranges::all_of(kSamples, [&](const SampleCall& call) {
+             return all.find("About " + call.name) != all.npos;
+           });
+  }
+
+ private:
+  json message(std::size_t count) const {
+    json calls = json::array();
+    for (std::size_t i = 0; i < count; ++i)
+      calls.push_back({{"id", kSamples[i].id},
+                       {"type", "function"},
+                       {"function", {{"name", kSamples[i].name}, {"arguments", kArguments}}}});
+    return {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", calls}};
+  }
+
+  /// Ids are replaced by their characters' place holders.
+  std::string text(const std::vector<json>& after) const {
+    json messages{{{"role", "user"}, {"content", "Good night!"}}};
+    for (const json& message : after) messages.push_back(message);
+    std::string text =
+        prompts_
+            .render(Conversation(
+                json{{"messages", messages}, {"tools", tools_}, {"add_generation_prompt", false}}.dump()))
+            .text;
+    for (const auto& [name, id] : kSamples)
+      for (std::size_t at = 0; (at = text.find(id, at)) != text.npos;)
+        text.replace(at, id.size(), id.size(), CallForm::kOfId);
+    return text;
+  }
+
+  ChatPrompts& prompts_;
+  json tools_ = json::array();
+};
+
+bool is_of_name(char byte) {
+  return std::isalnum(static_cast<unsigned char>(byte)) || byte == '_' || byte == '-';
 }
 
-/// Whether the template writes calls in this form, and the functions and the results, too.
-bool is_form_of(const CallForm& form, ChatPrompts& prompts) {
-  std::string expected;
-  json calls = json::array(), results = json::array(), tools = json::array();
-  for (const std::string name : {"count_sheep", "wake_up"}) {
-    tools.push_back({{"type", "function"},
-                     {"function",
-                      {{"name", name},
-                       {"description", "About " + name},
-                       {"parameters", {{"type", "object"}, {"properties", json::object()}}}}}});
-    if (!calls.empty() && form.separator.empty()) continue;
-    if (!calls.empty()) expected += form.separator;
-    expected += form.begin + name + form.middle + R"({"hour": 7})" + form.end;
-    calls.push_back({{"id", "of_" + name},
-                     {"type", "function"},
-                     {"function", {{"name", name}, {"arguments", R"({"hour": 7})"}}}});
-    results.push_back({{"role", "tool"}, {"tool_call_id", "of_" + name}, {"content", "result of " + name}});
-  }
-  json messages{{{"role", "user"}, {"content", "Good night!"}},
-                {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", calls}}};
-  messages.insert(messages.end(), results.begin(), results.end());
-  const auto text = [&](const json& body) { return prompts.render(Conversation(body.dump())).text; };
-  const auto has = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
+/// The word in brackets that a text begins with, such as <tool_call> or [TOOL_CALLS]; nothing if it is none.
+std::string bracketed(std::string_view text) {
+  if (text.empty() || (text.front() != '<' && text.front() != '[')) return "";
+  const std::size_t end = text.find_first_of("<>[]{}\"' \n\t", 1);
+  const bool is_closed = end != text.npos && text[end] == (text.front() == '<' ? '>' : ']');
+  return is_closed && end > 1 ? std::string(text.substr(0, end + 1)) : "";
+}
+
+/// The texts around names and arguments in what the template writes for calls. Nothing if it writes calls
+/// elsewhere than an answer, or if the arguments do not follow the name.
+std::optional<CallForm> form_in(const SampleTexts& texts) {
+  const std::string content = "Good morning.", plain = texts.answer(content), one = texts.calls(1);
+  if (plain.find(CallForm::kOfId) != plain.npos) return {};
+  const std::size_t at = plain.find(content);
+  if (at == plain.npos) return {};
+  const std::size_t begin = plain.find_last_not_of(" \n\t", at == 0 ? 0 : at - 1) + 1;
+  const std::string end = plain.substr(at + content.size());
+  const auto answer = [&](const std::string& text) -> std::optional<std::string> {
+    if (!text.starts_with(plain.substr(0, begin)) || text.size() < begin + end.size() || !text.ends_with(end))
+      return {};
+    return text.substr(begin, text.size() - begin - end.size());
   };
+  const std::optional<std::string> call = answer(one);
+  if (!call) return {};
+  const std::size_t first = std::min(call->find_first_not_of(" \n\t"), call->size()),
+                    name = call->find(kSamples[0].name), arguments = call->find(kArguments);
+  if (name == call->npos || arguments == call->npos || arguments <= name || name <= first) return {};
+  CallForm form;
+  form.begin = call->substr(first, name - first);
+  form.middle = call->substr(name + kSamples[0].name.size(), arguments - name - kSamples[0].name.size());
+  form.end = call->substr(arguments + kArguments.size());
+  form.is_whole_text = bracketed(form.begin).empty() && (form.begin[0] == '{' || form.begin[0] == '[');
+  form.marker = bracketed(form.begin).empty() ? form.begin : bracketed(form.begin);
+  if (form.middle.empty() || is_of_name(form.middle[0]) || form.middle[0] == CallForm::kOfId) return {};
+  // What ends an answer comes after it, and does not begin a call.
+  if (form.marker.find(CallForm::kOfId) != form.marker.npos || end.starts_with(form.marker)) return {};
   try {
-    const std::string shown = text({{"messages", {messages[0]}}, {"tools", tools}});
-    const std::string said = text({{"messages", messages}, {"tools", tools}});
-    return std::ranges::all_of(tools,
-                               [&](const json& tool) {
-                                 return has(shown, "About " + tool["function"]["name"].get<std::string>());
-                               }) &&
-           has(said, expected) && std::ranges::all_of(results, [&](const json& result) {
-             return has(said, result["content"].get<std::string>());
-           });
-  } catch (const std::exception&) {
-    return false;  // for the template this is no conversation
+    const std::optional<std::string> all = answer(texts.calls(std::size(kSamples)));
+    const std::size_t second = all ? all->find(kSamples[1].name) : std::string::npos;
+    if (second == std::string::npos) return form;
+    const std::size_t read = all->find(kArguments) + kArguments.size();
+    std::string between = all->substr(read, second - read), expected = form.begin;
+    for (const auto& [sample, id] : kSamples)
+      expected += (&sample == &kSamples[0].name ? "" : between) + sample + form.middle + kArguments;
+    if (all->substr(first) == expected + form.end) form.between = std::move(between);
+  } catch (const std::exception&) {  // the template takes one call
   }
+  return form;
+}
+
+/// A part for a text of the form.
+RegexPart text_part(const std::string& text) {
+  RegexPart all{Kind::kSequence};
+  for (const char byte : text) {
+    RegexPart one{Kind::kByte};
+    one.bytes = {static_cast<unsigned char>(byte), static_cast<unsigned char>(byte)};
+    if (byte != CallForm::kOfId) {
+      all.parts.push_back(std::move(one));
+      continue;
+    }
+    RegexPart& any = all.parts.emplace_back(RegexPart{Kind::kChoice});
+    for (const ByteRange& range : {ByteRange{'0', '9'}, ByteRange{'A', 'Z'}, ByteRange{'a', 'z'}}) {
+      one.bytes = range;
+      any.parts.push_back(one);
+    }
+  }
+  return all;
 }
 
 RegexPart sequence(std::vector<RegexPart> parts) {
@@ -136,9 +231,12 @@ std::size_t add_text_rules(const CallForm& form, std::size_t calls, GrammarRules
 }  // namespace
 
 std::optional<CallForm> call_form_of(ChatPrompts& prompts) {
-  for (const CallForm& form : known_forms())
-    if (is_form_of(form, prompts)) return form;
-  return {};
+  try {
+    const SampleTexts texts(prompts);
+    return texts.has_functions_and_results() ? form_in(texts) : std::nullopt;
+  } catch (const std::exception&) {
+    return {};  // for the template this is no conversation
+  }
 }
 
 GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction>& functions, bool must_call,
@@ -154,16 +252,13 @@ GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction
       throw UsageError("the parameters of {}: {}", name, error.what());
     }
     call.parts.push_back(
-        sequence({bytes_of(name + form.middle), rule_part(add_rules(std::move(own), rules))}));
+        sequence({text_part(name + form.middle), rule_part(add_rules(std::move(own), rules))}));
   }
+  RegexPart more{Kind::kRepeat, {sequence({text_part(form.between), call})}};
+  more.most = may_repeat && !form.between.empty() ? RegexPart::kNoLimit : 0;
   // The marker is read before.
-  RegexPart calls = sequence({bytes_of(form.begin.substr(form.marker.size())), call, bytes_of(form.end)});
-  if (may_repeat && !form.separator.empty()) {
-    RegexPart more{Kind::kRepeat, {sequence({bytes_of(form.separator + form.marker), calls})}};
-    more.most = RegexPart::kNoLimit;
-    calls = sequence({calls, more});
-  }
-  rules[kCalls].part = std::move(calls);
+  rules[kCalls].part =
+      sequence({text_part(form.begin.substr(form.marker.size())), call, more, text_part(form.end)});
   RegexPart marked = sequence({bytes_of(form.marker), rule_part(kCalls)});
   if (must_call) {
     rules[0].part = std::move(marked);

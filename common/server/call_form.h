@@ -11,19 +11,25 @@
 
 namespace staircase {
 
-/// A call is `begin`, the function's name, `middle`, the arguments as a JSON object, and `end`.
-struct CallForm {
-  std::string marker;  ///< the beginning of `begin`: a text that has it calls a function
-  bool is_whole_text;  ///< the marker counts only where the text begins; otherwise text may precede it
-  std::string begin, middle, end;
-  std::string separator;  ///< between two calls; empty if a text has at most one
-};
-
-/// The form of calls in the template's text; nothing if it is none of those known here, or if the template
-/// leaves out functions or their results. Known are those of Hermes and Qwen, and of Llama 3:
+/// Calls are `begin`, then for each call the function's name, `middle` and the arguments as a JSON object,
+/// and at last `end`. The texts hold what the template writes around them, for Hermes and Qwen with
 ///
 ///     <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
-///     {"name": "add", "parameters": {"a": 1}}
+///
+/// `middle` is `", "arguments": `.
+struct CallForm {
+  static constexpr char kOfId = '\0';  ///< in these texts: any letter or digit, of a call's id
+
+  std::string marker = {};  ///< the beginning of `begin`: a text that has it calls a function
+  bool is_whole_text =
+      false;  ///< the marker counts only where the text begins; otherwise text may precede it
+  std::string begin = {}, middle = {}, end = {};
+  std::string between =
+      {};  ///< the arguments of a call and the next name; empty if there is at most one call
+};
+
+/// The form of calls in the template's text: it is asked to write some. Nothing if it leaves out functions or
+/// their results, if calls are no part of an answer, or if the arguments are not in JSON after the name.
 std::optional<CallForm> call_form_of(ChatPrompts& prompts);
 
 /// A function that an answer may call. Its name needs no escape in JSON.

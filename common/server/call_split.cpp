@@ -1,5 +1,6 @@
 #include "common/server/call_split.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/server/markers.h"
@@ -27,20 +28,20 @@ bool CallSplit::read_on(SplitCalls& parts) {
     case Place::kRest:
       parts.content += std::exchange(held_, {});
       return false;
+    case Place::kBegin:
+      return skip(form_.begin, Place::kName);
     case Place::kName: {
-      const std::size_t end = held_.find(form_.middle, form_.begin.size());
-      if (held_.size() < form_.begin.size() || end == held_.npos) return false;
-      parts.calls.push_back({++index_, held_.substr(form_.begin.size(), end - form_.begin.size())});
+      const std::size_t end = held_.find(form_.middle.front());
+      if (end == held_.npos || held_.size() - end < form_.middle.size()) return false;
+      parts.calls.push_back({++index_, held_.substr(0, end)});
       held_.erase(0, end + form_.middle.size());
       place_ = Place::kArguments;
       return true;
     }
     case Place::kArguments:
       return read_arguments(parts);
-    case Place::kEnd:
-      return skip(form_.end, Place::kBetween);
     case Place::kBetween:
-      return !form_.separator.empty() && skip(form_.separator, Place::kName);
+      return !form_.between.empty() && has_between() && skip(form_.between, Place::kName);
   }
   return false;
 }
@@ -61,8 +62,16 @@ bool CallSplit::read_content(SplitCalls& parts) {
     return false;
   }
   held_.erase(0, call);
-  place_ = Place::kName;
+  place_ = Place::kBegin;
   return true;
+}
+
+/// Whether the text goes on to another call, and does not end.
+bool CallSplit::has_between() const {
+  return held_.size() >= form_.between.size() &&
+         std::ranges::equal(
+             form_.between, std::string_view(held_).substr(0, form_.between.size()),
+             [](char of_form, char byte) { return of_form == CallForm::kOfId || of_form == byte; });
 }
 
 /// Up to the brace that closes them.
@@ -88,7 +97,7 @@ bool CallSplit::read_arguments(SplitCalls& parts) {
   } else {
     parts.calls.push_back({.index = index_, .arguments = more});
   }
-  if (are_whole) place_ = Place::kEnd;
+  if (are_whole) place_ = Place::kBetween;
   return are_whole;
 }
 

@@ -35,11 +35,12 @@ class CallSplit {
   bool calls() const { return index_ >= 0; }
 
  private:
-  enum class Place { kContent, kRest, kName, kArguments, kEnd, kBetween };
+  enum class Place { kContent, kRest, kBegin, kName, kArguments, kBetween };
 
   bool read_on(SplitCalls& parts);
   bool read_content(SplitCalls& parts);
   bool read_arguments(SplitCalls& parts);
+  bool has_between() const;
   bool skip(const std::string& text, Place next);
 
   CallForm form_;

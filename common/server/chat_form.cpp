@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <functional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/quoted.h"
@@ -23,6 +25,15 @@ std::string token_json(const Tokenizer& tokenizer, int id, float logprob) {
                      logprob, numbers);
 }
 
+/// Of a call: nine letters and digits, since Mistral's templates take no other.
+std::string call_id() {
+  constexpr std::string_view kDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string id;
+  for (std::size_t hash = std::hash<std::string>()(unique_id()); id.size() < 9; hash /= kDigits.size())
+    id += kDigits[hash % kDigits.size()];
+  return id;
+}
+
 /// A function's name and arguments, or more of the arguments, in JSON: OpenAI has them as text.
 std::string function_json(const CallPart& call) {
   const std::string name = call.name.empty() ? "" : fmt::format(R"("name":{},)", in_json(call.name));
@@ -32,7 +43,7 @@ std::string function_json(const CallPart& call) {
 /// The part of a call in an event; the first one has an id.
 std::string call_json(const CallPart& call) {
   const std::string begin =
-      call.name.empty() ? "" : fmt::format(R"("id":"call_{}","type":"function",)", unique_id());
+      call.name.empty() ? "" : fmt::format(R"("id":"{}","type":"function",)", call_id());
   return fmt::format(R"({{"index":{},{}"function":{}}})", call.index, begin, function_json(call));
 }
 
@@ -40,8 +51,8 @@ std::string call_json(const CallPart& call) {
 std::string calls_json(const std::vector<CallPart>& calls) {
   std::string list;
   for (const CallPart& call : calls) {
-    list += fmt::format(R"({}{{"id":"call_{}","type":"function","function":{}}})", list.empty() ? "" : ",",
-                        unique_id(), function_json(call));
+    list += fmt::format(R"({}{{"id":"{}","type":"function","function":{}}})", list.empty() ? "" : ",",
+                        call_id(), function_json(call));
   }
   return list.empty() ? "" : fmt::format(R"(,"tool_calls":[{}])", list);
 }

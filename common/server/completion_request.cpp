@@ -65,6 +65,17 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
   most_bytes = longest * static_cast<std::size_t>(n_positions);
 }
 
+void ServedModel::set_call_form(std::optional<CallForm> form) {
+  call_form = std::move(form);
+  call_tokens = nullptr;
+  if (!call_form) return;
+  std::vector<int> written;
+  for (const int marker : tokenizer->special_tokens())
+    for (const std::string& text : {call_form->begin, call_form->middle, call_form->between, call_form->end})
+      if (text.find(tokenizer->bytes(marker)) != text.npos) written.push_back(marker);
+  if (!written.empty()) call_tokens = std::make_shared<SortedTokens>(*tokenizer, ends, written);
+}
+
 const std::set<std::string>& CompletionRequest::option_keys() {
   static const std::set<std::string> keys{"model",
                                           "max_tokens",

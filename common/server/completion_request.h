@@ -44,6 +44,11 @@ struct ServedModel {
   bool searches = false;  ///< whether requests may ask for a beam search
   std::shared_ptr<Constraints> constraints;
   std::optional<CallForm> call_form = {};  ///< of the functions that chats call, if they can
+  std::shared_ptr<const SortedTokens> call_tokens =
+      {};  ///< of answers that call, if they are not the usual ones
+
+  /// Sets the form, in which special tokens such as [TOOL_CALLS] are text.
+  void set_call_form(std::optional<CallForm> form);
 };
 
 struct BodyKeys;

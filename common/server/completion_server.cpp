@@ -89,7 +89,7 @@ ServedModel with_chat_defaults(ServedModel model, ChatPrompts* prompts) {
   GenerationConfig config = generation_config_of(find_model(model.folder));
   const bool chats = prompts != nullptr;
   if (chats) {
-    model.call_form = call_form_of(*prompts);
+    model.set_call_form(call_form_of(*prompts));
     model.chat_defaults = chat_request_defaults(config);
     require_possible(model.chat_defaults, config.file, model);
   } else {

@@ -229,7 +229,7 @@ std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tool
     return Constraint::of_grammar(
         answer_rules(*model.call_form, tools.functions, tools.must_call, tools.may_repeat,
                      format == nullptr ? GrammarRules() : format->rules()),
-        std::move(tokens));
+        model.call_tokens ? model.call_tokens : std::move(tokens));
   };
   auto constraint = reject_errors(key, [&] { return model.constraints->find_or_make(name, make); });
   return std::make_shared<TextConstraint>(key, name, std::move(constraint), model.ends);

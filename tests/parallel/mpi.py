@@ -5,8 +5,8 @@ import os
 import shutil
 import tempfile
 
-# Open MPI keeps files in a folder of its user that the last mpirun deletes. Another that begins just then finds it gone,
-# so each test has a folder of its own.
+# Open MPI keeps files in a folder of its user, which the last mpirun deletes. Another that begins just then finds it
+# gone, so each test has a folder of its own.
 FOLDER = tempfile.mkdtemp(prefix="mpi-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 # Where the tests run there may be fewer processors than ranks, and no other user than root.

@@ -34,8 +34,11 @@ const ServedModel& model() {
                     {.vocab_size = tokenizer().vocab_size(),
                      .n_positions = 64,
                      .end_tokens = EndTokens({mark("<|im_end|>")})});
-    one.call_form = CallForm{
-        "<tool_call>", false, "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
+    one.call_form = CallForm{.marker = "<tool_call>",
+                             .begin = "<tool_call>\n{\"name\": \"",
+                             .middle = "\", \"arguments\": ",
+                             .end = "}\n</tool_call>",
+                             .between = "}\n</tool_call>\n<tool_call>\n{\"name\": \""};
     return one;
   }();
   return served;

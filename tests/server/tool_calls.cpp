@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "common/base/file.h"
 #include "common/server/call_form.h"
 #include "common/server/call_split.h"
 #include "common/server/chat_request.h"
 #include "common/server/tools.h"
 #include "common/text/json_schema.h"
+#include "common/text/tokenizer_json.h"
 #include "grammar.h"
 #include "object_members.h"
 #include "row.h"
@@ -43,6 +45,34 @@ const std::string kLlama =
     "endif %}"
     "{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "
     "{{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}\n{% endfor %}";
+
+/// The turns of Mistral, whose calls are as given: `i` counts them, and `call` is each of them. Ids must be
+/// of nine characters.
+std::string mistral(const std::string& calls) {
+  return "{% for m in messages %}{% if loop.last and tools %}[AVAILABLE_TOOLS]{{ tools | tojson "
+         "}}[/AVAILABLE_TOOLS]"
+         "{% endif %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}"
+         "{% if m.tool_call_id | length != 9 %}{{ raise_exception('short ids') }}{% endif %}"
+         "[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]{% else %}{{ m.content }}{% for call in m.tool_calls "
+         "or [] "
+         "%}"
+         "{% if call.id | length != 9 %}{{ raise_exception('short ids') }}{% endif %}" +
+         calls + "{% endfor %}</s>{% endif %}{% endfor %}";
+}
+
+const std::string kNemo = mistral(
+    "{{ '[TOOL_CALLS][' if loop.first else ', ' }}{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ "
+    "call.function.arguments | tojson }}, \"id\": \"{{ call.id }}\"}{{ ']' if loop.last }}");
+const std::string kMinistral = mistral(
+    "[TOOL_CALLS]{{ call.function.name }}[CALL_ID]{{ call.id }}[ARGS]{{ call.function.arguments | tojson }}");
+
+/// As that of Apertus: a name is a key.
+const std::string kKeys = mistral(
+    "{{ '<|tools_prefix|>[' if loop.first else ', ' }}{\"{{ call.function.name }}\": {{ "
+    "call.function.arguments "
+    "| tojson }}}{{ ']<|tools_suffix|>' if loop.last }}");
+
+const std::string* const kAll[] = {&kHermes, &kLlama, &kNemo, &kMinistral, &kKeys};
 
 const Tokenizer& tokenizer() {
   static const Tokenizer loaded = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-6m");
@@ -123,9 +153,13 @@ std::optional<Read> read(const CallForm& form, std::string text) {
   static const json choices = json::parse(kAdd)["function"]["parameters"]["properties"]["b"]["enum"];
   Read read;
   const auto take = [&](const std::string& begin) {
-    const bool is_there = text.starts_with(begin);
-    if (is_there) text.erase(0, begin.size());
-    return is_there;
+    if (text.size() < begin.size()) return false;
+    for (std::size_t i = 0; i < begin.size(); ++i) {
+      const bool fits = begin[i] == '\0' ? text[i] > 0 && std::isalnum(text[i]) : text[i] == begin[i];
+      if (!fits) return false;
+    }
+    text.erase(0, begin.size());
+    return true;
   };
   const std::size_t first =
       form.is_whole_text ? (text.starts_with(form.marker) ? 0 : text.npos) : text.find(form.marker);
@@ -133,13 +167,12 @@ std::optional<Read> read(const CallForm& form, std::string text) {
   if (first == text.npos) return read;
   read.content.erase(read.content.find_last_not_of(" \n\t\r") + 1);
   text.erase(0, first);
+  if (!take(form.begin)) return {};
   do {
-    if (!take(form.begin)) return {};
     Call& call = read.calls.emplace_back();
-    const std::size_t quote = text.find('"');
-    if (quote == text.npos) return {};
-    call.name = text.substr(0, quote);
-    text.erase(0, quote);
+    const std::size_t after = std::min(text.find_first_of("\"["), text.size());
+    call.name = text.substr(0, after);
+    text.erase(0, after);
     if (!take(form.middle)) return {};
     // The shortest text that is an object: no object begins another one.
     std::size_t length = 0;
@@ -157,9 +190,9 @@ std::optional<Read> read(const CallForm& form, std::string text) {
                   value.size() == (value.contains("b") ? 2u : 1u) &&
                   (!value.contains("b") || std::ranges::find(choices, value["b"]) != choices.end())
             : (call.name == "now" || call.name == "now_utc") && value.empty();
-    if (!fits || !take(form.end)) return {};
-  } while (!form.separator.empty() && take(form.separator));
-  if (!text.empty()) return {};
+    if (!fits) return {};
+  } while (!form.between.empty() && take(form.between));
+  if (!take(form.end) || !text.empty()) return {};
   return read;
 }
 
@@ -169,20 +202,20 @@ std::string drawn(const CallForm& form, std::mt19937& random) {
   std::vector<std::string> pieces;
   while (random() % 3 == 0)
     pieces.push_back(one_of({"Hi ", "<", "<tool_", "\n", "é", "\xff", "{\"name\"", "<tool_call", "{"}));
-  for (auto calls = random() % 4; calls > 0; --calls) {
-    pieces.push_back(form.begin);
+  for (auto calls = random() % 4, left = calls; left > 0; --left) {
+    pieces.push_back(left == calls || form.between.empty() ? form.begin : form.between);
     const std::string name = one_of({"add", "now", "now_utc"});
     pieces.push_back(name);
     pieces.push_back(form.middle);
     pieces.push_back(name == "add" ? one_of({R"({"a": 3})", R"({"a":0, "b": "x"})", R"({"a": 9, "b": "}\n"})",
                                              R"({"a": 1, "b": "\"}"})", R"({"a": 1, "b": "\\"})"})
                                    : one_of({"{}", "{ }"}));
-    pieces.push_back(form.end);
-    if (calls > 1) pieces.push_back(form.separator);
+    if (left == 1 || form.between.empty()) pieces.push_back(form.end);
   }
   if (random() % 2 == 0) {
-    const std::string other = one_of({"", "Hi", "}", "\n", "{}", R"({"a": 10})", R"({"b": "x"})", "nowadd",
-                                      form.begin, form.marker, form.middle, form.end, "now", "\"", " "});
+    const std::string other =
+        one_of({"", "Hi", "}", "\n", "{}", form.between, R"({"a": 10})", R"({"b": "x"})", "nowadd",
+                form.begin, form.marker, form.middle, form.end, "now", "\"", " "});
     if (pieces.empty() || random() % 2 == 0) {
       pieces.insert(pieces.begin() + static_cast<std::ptrdiff_t>(random() % (pieces.size() + 1)), other);
     } else {
@@ -191,6 +224,8 @@ std::string drawn(const CallForm& form, std::mt19937& random) {
   }
   std::string text;
   for (const std::string& piece : pieces) text += piece;
+  for (char& byte : text)
+    if (byte == '\0') byte = "aZ059-"[random() % 5 + (random() % 100 == 0)];  // of an id
   return text;
 }
 
@@ -209,22 +244,48 @@ TEST_CASE(
   REQUIRE(hermes);
   CHECK(hermes->marker == "<tool_call>");
   CHECK_FALSE(hermes->is_whole_text);
-  CHECK(hermes->separator == "\n");
+  CHECK(hermes->begin == "<tool_call>\n{\"name\": \"");
+  CHECK(hermes->middle == "\", \"arguments\": ");
+  CHECK(hermes->end == "}\n</tool_call>");
+  CHECK(hermes->between == hermes->end + "\n" + hermes->begin);
   REQUIRE(llama);
   CHECK(llama->marker == "{\"name\": \"");
   CHECK(llama->is_whole_text);
-  CHECK(llama->separator.empty());
+  CHECK(llama->end == "}");
+  CHECK(llama->between.empty());
+  const std::string id(9, CallForm::kOfId);
+  const CallForm nemo = form_of(kNemo).value(), ministral = form_of(kMinistral).value(),
+                 keys = form_of(kKeys).value();
+  CHECK(nemo.marker == "[TOOL_CALLS]");
+  CHECK(nemo.begin == "[TOOL_CALLS][{\"name\": \"");
+  CHECK(nemo.end == ", \"id\": \"" + id + "\"}]");
+  CHECK(nemo.between == ", \"id\": \"" + id + "\"}, {\"name\": \"");
+  CHECK(ministral.begin == "[TOOL_CALLS]");
+  CHECK(ministral.middle == "[CALL_ID]" + id + "[ARGS]");
+  CHECK(ministral.end.empty());
+  CHECK(ministral.between == "[TOOL_CALLS]");
+  CHECK(keys.marker == "<|tools_prefix|>");
+  CHECK(keys.middle == "\": ");
   for (const auto& [from_, to] : std::vector<std::pair<std::string, std::string>>{
            {"tool | tojson", "tool.function.name"},   // its descriptions are left out
            {"<tool_response>\n{{ m.content }}", ""},  // and the results
            {"arguments | tojson", "arguments.hour"},  // and the arguments
-           {"<tool_call>\n{", "<tool_call>{"},        // another form
-           {"\"arguments\": ", "\"arguments\":"},
-           {"\n</tool_call>", "</tool_call>"},
-           {"{{ '\\n' if m.content or not loop.first }}", ""}}) {
+           {"<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{",
+            "<tool_call>\n{{ call.function.name }}{{"},                              // nothing ends the name
+           {"{\"name\": \"{{ call.function.name }}\", ", "{"},                       // nor is there one
+           {"{{ '\\n' if m.content or not loop.first }}<tool_call>", "<|im_end|>"},  // in another turn
+           {"{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}",
+            "{\"arguments\": {{ call.function.arguments | tojson }}, \"name\": \"{{ call.function.name "
+            "}}\"}"}}) {
     const auto& from = from_;  // clang 14 captures no structured binding
     CAPTURE(from);
     CHECK_FALSE(form_of(replaced(kHermes, from, to)));
+  }
+  // A count makes each call another one, so an answer has one; so it is if the second has another form.
+  for (const char* const other :
+       {"{{ loop.index }}<tool_call>", "{{ '<tool_call> ' if loop.last }}<tool_call>"}) {
+    const auto one = form_of(replaced(kHermes, "<tool_call>", other));
+    CHECK((!one || one->between.empty()));
   }
   CHECK_FALSE(form_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"));
   CHECK_FALSE(form_of("{{ raise_exception('never') }}"));
@@ -235,8 +296,8 @@ TEST_CASE(
 TEST_CASE(
     "an answer is valid exactly if a reader finds only valid calls in it, wherever its tokens are cut") {
   std::mt19937 random(1);
-  for (const std::string& source : {kHermes, kLlama}) {
-    const CallForm form = form_of(source).value();
+  for (const std::string* const source : kAll) {
+    const CallForm form = form_of(*source).value();
     for (const bool must_call : {false, true}) {
       for (const bool may_repeat : {false, true}) {
         const Grammar grammar(answer_rules(form, functions(), must_call, may_repeat));
@@ -251,7 +312,7 @@ TEST_CASE(
           REQUIRE(grammar.accepts(grammar.after(grammar.start(), text)) == is_valid);
           if (!is_valid) continue;
           ++valid;
-          calling += expected->calls.size() > (may_repeat && !form.separator.empty());
+          calling += expected->calls.size() > (may_repeat && !form.between.empty());
           CallSplit split(form);
           Read got;
           for (std::size_t begin = 0; begin < text.size();) {
@@ -284,8 +345,8 @@ TEST_CASE("with a format, an answer is calls alone or a text of the format") {
                             "additionalProperties": false})",
       written_members);
   std::mt19937 random(1);
-  for (const std::string& source : {kHermes, kLlama}) {
-    const CallForm form = form_of(source).value();
+  for (const std::string* const source : kAll) {
+    const CallForm form = form_of(*source).value();
     const Grammar either(answer_rules(form, functions(), false, true, format)),
         calls(answer_rules(form, functions(), true, true, format)),
         calls_alone(answer_rules(form, functions(), true, true));
@@ -322,8 +383,8 @@ TEST_CASE("with a format, an answer is calls alone or a text of the format") {
 }
 
 TEST_CASE("a call that is cut off keeps its arguments so far, and nothing of it before they begin") {
-  for (const std::string& source : {kHermes, kLlama}) {
-    const CallForm form = form_of(source).value();
+  for (const std::string* const source : kAll) {
+    const CallForm form = form_of(*source).value();
     const std::string whole = form.begin + "add" + form.middle + R"({"a": 3})" + form.end;
     for (std::size_t length = 0; length <= whole.size(); ++length) {
       CAPTURE(length);
@@ -626,6 +687,40 @@ TEST_CASE("the tokens offered for an answer are those of its grammar, from the r
     }
     CHECK((is_allowed && allows(*model.ends.begin())) == valid);
   }
+}
+
+TEST_CASE("special tokens are text where the form of calls has them, and in no other constraint") {
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  const Tokenizer smol(read_tokenizer_json(read_file(file), file), file);
+  const auto mark = [&](const char* name) { return smol.encode_with_special_tokens(name).front(); };
+  const int calls = mark("<|im_start|>"), arguments = mark("<|endoftext|>"), end = mark("<|im_end|>");
+  const std::string source =
+      replaced(replaced(kMinistral, "[TOOL_CALLS]", "<|im_start|>"), "[ARGS]", "<|endoftext|>");
+  TemplatePrompts prompts(source);
+  ServedModel model("smol", smol,
+                    {.vocab_size = smol.vocab_size(), .n_positions = 4096, .end_tokens = EndTokens({end})});
+  model.set_call_form(call_form_of(prompts));
+  const std::string tools = fmt::format(R"(, "tools": [{}, {}])", kAdd, kNow);
+  const auto allowed = [&](const std::string& more, const std::vector<int>& chosen) {
+    ChatRequest request(fmt::format(R"({{"messages": [{}]{}}})", kUser, more), model, prompts);
+    RowOptions options = row_options(request);
+    std::vector<float> logits(static_cast<std::size_t>(model.vocab_size));
+    options.edit_raw_logits(logits, chosen);
+    std::vector<int> markers;
+    for (const int marker : smol.special_tokens())
+      if (logits[static_cast<std::size_t>(marker)] != kMasked) markers.push_back(marker);
+    return markers;
+  };
+  const auto said = [&](const std::string& text) { return smol.encode_with_special_tokens(text); };
+  CHECK(allowed(tools + R"(, "tool_choice": "required")", {}) == std::vector<int>{calls});
+  CHECK(allowed(tools + R"(, "tool_choice": "required")", said("<|im_start|>now[CALL_ID]abcdeFGH9")) ==
+        std::vector<int>{arguments});
+  CHECK(allowed(tools, said("<|im_start|>now[CALL_ID]abcdeFGH9<|endoftext|>{}")) ==
+        std::vector<int>{calls, end});
+  CHECK(allowed(R"(, "guided_regex": "[a-z]*")", {}) == std::vector<int>{end});
+  CHECK(allowed(R"(, "guided_regex": ".*")", {}) == std::vector<int>{end});
+  model.set_call_form({});
+  CHECK_FALSE(model.call_tokens);
 }
 
 TEST_CASE("texts that are drawn from the tokens offered are answers, from the moment a call opens") {
