@@ -10,19 +10,19 @@
 #include <vector>
 
 #include "beam_search.h"
-#include "drafts.h"
+#include "common/decoding/model_drafts.h"
 
 namespace staircase {
 
-/// Urgent texts first, drafts of what a text repeats, and searches. Each beam of a search is a text of its
-/// own with one new token, as in vLLM. So beams share passes with other texts, and wait or are preempted like
-/// them. The cache finds their tokens again: the first child of a beam continues its row, and the others
-/// share its full blocks.
-class TurnScheduler : public DraftingScheduler {
+/// Urgent texts first, drafts of a smaller model or of what a text repeats, and searches. Each beam of a
+/// search is a text of its own with one new token, as in vLLM. So beams share passes with other texts, and
+/// wait or are preempted like them. The cache finds their tokens again: the first child of a beam continues
+/// its row, and the others share its full blocks.
+class TurnScheduler : public ModelDraftingScheduler {
  public:
   TurnScheduler(Engine& engine, const Tokenizer& tokenizer, int slots, const PrefillOptions& prefill,
                 OnRowToken on_token, OnFinished on_finished)
-      : DraftingScheduler(
+      : ModelDraftingScheduler(
             engine, tokenizer, slots, prefill,
             [this](int number, const Token& token) {
               if (!search_of(number)) report_token_(number, token);
@@ -37,7 +37,7 @@ class TurnScheduler : public DraftingScheduler {
   /// The num_beams texts of a search are submitted with numbers that follow each other. Their tokens are
   /// reported when the search ends, the best text first. A text that it does not find has none.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
-    if (!options.extras.search) return DraftingScheduler::submit(number, std::move(prompt), options);
+    if (!options.extras.search) return ModelDraftingScheduler::submit(number, std::move(prompt), options);
     if (search_of(number)) return;  // it is one of the others
     Search& search = searches_[number] = {options};
     if (options.stopping.max_new_tokens == 0) return finish(number);
@@ -49,26 +49,26 @@ class TurnScheduler : public DraftingScheduler {
   void cancel(int number) {
     if (const auto search = find(number); search != searches_.end()) {
       for (int beam = 0; beam < search->second.beams(); ++beam)
-        DraftingScheduler::cancel(search->first + beam);
+        ModelDraftingScheduler::cancel(search->first + beam);
       searches_.erase(search);
     }
-    DraftingScheduler::cancel(number);
+    ModelDraftingScheduler::cancel(number);
   }
 
-  bool idle() const { return searches_.empty() && DraftingScheduler::idle(); }
+  bool idle() const { return searches_.empty() && ModelDraftingScheduler::idle(); }
 
   void pass() override {
     for (const int first : std::exchange(chosen_, {})) {
       if (searches_.contains(first)) submit_beams(first, searches_.at(first));
     }
-    DraftingScheduler::pass();
+    ModelDraftingScheduler::pass();
   }
 
  protected:
   Feed feed(int r, int& budget) override {
     if (Search* const search = search_of(rows_[r].number))
       search->options.extras.turn = rows_[r].options.extras.turn;
-    return DraftingScheduler::feed(r, budget);
+    return ModelDraftingScheduler::feed(r, budget);
   }
 
  private:
@@ -105,7 +105,7 @@ class TurnScheduler : public DraftingScheduler {
         std::ranges::copy(logits, search.logits.begin() + b * std::ssize(logits));
       };
       search.growing[b].row = b;
-      DraftingScheduler::submit(first + b, search.growing[b].tokens, one);
+      ModelDraftingScheduler::submit(first + b, search.growing[b].tokens, one);
       if (one.extras.turn) into_turn();
     }
   }

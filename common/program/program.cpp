@@ -175,12 +175,17 @@ struct Program::Impl {
   void serve(const Program& program, const Serve& serve) {
     const std::filesystem::path folder = find_model(model);
     const ModelConfig config = read_limited_config(folder);
+    const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
+    if (!draft_folders.empty() && ranks->size() > 1)
+      throw UsageError("--draft-model needs one process, but mpirun has started {}", ranks->size());
     program.before_loading(config, {});
     NamedModel named{model, load(folder, config)};
     // A broken model ends the program here, not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     if (generation) report_recommendations(folder);
-    lead_passes(named.model, *ranks, [&] { serve(named, load_tokenizer(folder, named.model.config())); });
+    const Tokenizer tokenizer = load_tokenizer(folder, named.model.config());
+    take_drafts(load_drafts(draft_folders, named.model, folder, tokenizer));
+    lead_passes(named.model, *ranks, [&] { serve(named, tokenizer); });
   }
 
   void run(const Program& program, const RunAll& run) {

@@ -4,11 +4,13 @@ import concurrent.futures
 import json
 import os
 import random
+import subprocess
 import unittest
 
 from support import BUILD, CHATS, ROOT, SANITIZED, Server, wait_until
 
 TURNS = BUILD / "steps/122-urgent-requests"
+DRAFTS = BUILD / "steps/123-draft-models"
 REQUESTS = int(os.environ.get("STAIRCASE_REQUESTS", "40" if SANITIZED else "200"))
 ADAPTERS = ("--adapter", f"fables={ROOT / 'models/adapters/aesop'}", "--adapter", "nights=arabian-nights")
 PROMPTS = ["Once upon a time there was a king", "A Fox and a Lion, a Fox and a Lion, a Fox and a",
@@ -46,17 +48,23 @@ class Turns(unittest.TestCase):
                 if key not in alone:
                     server = searching if "use_beam_search" in body else plain
                     alone[key] = server.post(body)[2]["choices"]
-        with Server(*ADAPTERS, "--max-batch-size", 6, "--kv-blocks", 24, "--max-queue", 1000, "--patience", 20,
-                    "--prompt-lookup-num-tokens", 6, "--max-matching-ngram-size", 1, program=TURNS) as server:
-            def ask(body):
-                if draw.random() < 0.1:
-                    leaver = server.stream(body["prompt"], model=body["model"], max_tokens=60)
-                    leaver.leave()
-                return server.post({**body, "priority": draw.randint(0, 3)})[2]["choices"]
 
-            with concurrent.futures.ThreadPoolExecutor(12) as pool:
-                for body, answer in zip(bodies, pool.map(ask, bodies)):
-                    self.assertEqual(answer, alone[json.dumps(body)], body)
+        def ask(body):
+            if draw.random() < 0.1:
+                leaver = server.stream(body["prompt"], model=body["model"], max_tokens=60)
+                leaver.leave()
+            return server.post({**body, "priority": draw.randint(0, 3)})[2]["choices"]
+
+        for program, *drafts in ((TURNS, "--prompt-lookup-num-tokens", 6, "--max-matching-ngram-size", 1),
+                                 (DRAFTS, "--draft-model", "tales-1m", "--num-speculative-tokens", "auto")):
+            with self.subTest(drafts[0]), \
+                    Server(*ADAPTERS, "--max-batch-size", 6, "--kv-blocks", 24, "--max-queue", 1000, "--patience", 20, *drafts,
+                           program=program) as server:
+                with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                    for body, answer in zip(bodies, pool.map(ask, bodies)):
+                        self.assertEqual(answer, alone[json.dumps(body)], body)
+                drafted, kept = (server.metrics()[f"staircase_spec_decode_num_{kind}_tokens_total"] for kind in ("draft", "accepted"))
+                self.assertTrue(0 < kept <= drafted, (kept, drafted))
 
     def test_an_urgent_request_passes_patient_ones_unless_patience_is_0(self):
         def order(patience):
@@ -70,7 +78,7 @@ class Turns(unittest.TestCase):
                 with concurrent.futures.ThreadPoolExecutor(3) as pool:
                     first = pool.submit(ask, "patient", 480, 50)
                     self.assertTrue(wait_until(lambda: server.load()[1] > 0 or first.done()))
-                    pool.submit(ask, "urgent", 5, 0)
+                    pool.submit(ask, "urgent", 60, 0)  # not so few that it may end before the thread of the other one goes on
                 return ended
 
         self.assertEqual(order(100), ["urgent", "patient"])
@@ -87,6 +95,19 @@ class Turns(unittest.TestCase):
         self.assertLessEqual(accepted, min(drafted, tokens))
         with Server(program=CHATS) as plain:
             self.assertFalse([name for name in plain.metrics() if "spec_decode" in name])
+
+    def test_a_draft_model_that_does_not_fit_ends_the_program_with_a_sentence(self):
+        for options, status, sentence in (
+                (("--draft-model", "tales-7m"), 1, "error: --draft-model tales-7m: "),
+                (("--draft-model", "tales-1m", "--draft-model", "tales-1m"), 2, "error: --draft-model is given 2 times"),
+                (("--draft-model", "tales-1m", "--prompt-lookup-num-tokens", "4"), 2,
+                 "error: --draft-model and --prompt-lookup-num-tokens both draft: leave one out"),
+                (("--draft-model", "tales-1m", "--num-speculative-tokens", "17"), 2, "error: --num-speculative-tokens")):
+            with self.subTest(options):
+                done = subprocess.run([DRAFTS, "--port", "0", *options], capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn(sentence, done.stderr)
+                self.assertEqual(done.stderr.count("error: "), 1)
 
     def test_a_priority_that_is_none_is_refused_in_both_interfaces(self):
         with Server(program=TURNS) as server:

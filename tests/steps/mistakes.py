@@ -1318,6 +1318,15 @@ MISTAKES = {
         ("the look-up never arrives", "service.h", "    scheduler_.lookup = turns.lookup;\n", ""),
         ("the priority is another option", "service.h", "&options.extras.priority", "&options.stopping.max_new_tokens"),
     ],
+    "123-draft-models": [
+        ("the drafter never arrives", "service.h", "    scheduler_.drafter = drafter_.get();\n", ""),
+        ("the number of drafts is the look-up's", "service.h",
+         "    scheduler_.lookup.num_tokens = turns.speculation.num_speculative_tokens.value_or(16);\n", ""),
+        ("the number of drafts is not read", "service.h", "turns.speculation.num_speculative_tokens.value_or(16)", "16"),
+        ("without a number there are no drafts", "service.h", ".value_or(16)", ".value_or(0)"),
+        ("both may draft", "service.h", "    if (turns.lookup.num_tokens)\n"
+         "      throw UsageError(\"--draft-model and --prompt-lookup-num-tokens both draft: leave one out\");\n", ""),
+    ],
     "121-drafts-in-a-batch": [
         ("drafts stay in the text", "drafts.h", "    row.tokens.resize(row.tokens.size() - drafts.size());\n", ""),
         ("every draft is accepted", "drafts.h", " && row.tokens.back() == drafts[kept];", ";"),

@@ -17,7 +17,8 @@ FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/mod
 
 # What steps get of other branches, since files that are given to them include it.
 OF_OTHERS = {"121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
-             "122-urgent-requests": ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h")}
+             "122-urgent-requests": ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h"),
+             "123-draft-models": ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h")}
 
 
 class History(Scratch):
