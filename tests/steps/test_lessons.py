@@ -56,6 +56,7 @@ SHOWS = {
     "int8-cache": r"cache 1\.\d MiB\n",
     "int4-cache": r"bfloat16 .*\n[\s\S]*4 bits by 32 ",
     "rotated-cache": r"4 bits by 32 .*\n[\s\S]*4 rotated by 32 ",
+    "draft-models": r"http://127\.0\.0\.1:\d+",
     "drafts-in-a-batch": r"\n\d+ of [1-9]\d* drafts accepted",
     "priorities": r"priority 0: TTFT .*\n.*priority 1: TTFT ",
     "prompt-lookup": r"\d+ of \d+ drafted tokens accepted",
@@ -119,7 +120,7 @@ SHOWS = {
     "tool-calls": r"\[calc\(\d+\+\d+\) = \d{5,}\] birds[\s\S]*\[calc\(\d+\+\d+\) = \d{1,3}\] birds",
     "grammar": r", \(though he was a very clever fellow\)\.\n[\s\S]* [-0-9+*/()]+\.\n",
 }
-SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server", "urgent-requests"}
+SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server", "urgent-requests", "draft-models"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal
 LINES, COLUMNS = 100, 100    # a screen, and two for texts that outgrow the context
 PATIENCE = 600

@@ -24,7 +24,7 @@ NOT_RECORDED = [
     (r"--(draft-)?model (gpt2|smollm2|pythia|build-|DIR)", "its model is not in the box"),
     (r"^time ", "it is about time alone"),
     (r"--help\b", "the program itself lists its options"),
-    (r"tools/run (6[678]|97|122)\b", "it is a server, which ends on a signal"),
+    (r"tools/run (6[678]|97|12[23])\b", "it is a server, which ends on a signal"),
 ]
 # What it prints is another thing each time: recorded, but not replayed.
 BENCHMARKS = re.compile(r"--plain-loops|--benchmark\b|--compare-caches\b")
