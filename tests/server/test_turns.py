@@ -71,12 +71,12 @@ class Turns(unittest.TestCase):
             with Server("--max-batch-size", 1, "--patience", patience, program=TURNS) as server:
                 ended = []
 
-                def ask(name, tokens, priority):
-                    server.post({"prompt": "The wolf", "max_tokens": tokens, "ignore_eos": True, "priority": priority})
+                def ask(name, tokens, priority, texts=1):
+                    server.post({"prompt": "The wolf", "max_tokens": tokens, "ignore_eos": True, "priority": priority, "n": texts})
                     ended.append(name)
 
                 with concurrent.futures.ThreadPoolExecutor(3) as pool:
-                    first = pool.submit(ask, "patient", 480, 50)
+                    first = pool.submit(ask, "patient", 480, 50, 4)
                     self.assertTrue(wait_until(lambda: server.load()[1] > 0 or first.done()))
                     pool.submit(ask, "urgent", 60, 0)  # not so few that it may end before the thread of the other one goes on
                 return ended
