@@ -9,20 +9,16 @@
 
 #include "bench/cpu_peaks.h"
 #include "bench/machine.h"
+#include "bench/rung_shapes.h"
 #include "bench/timing.h"
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "kernels/device.h"
-#include "kernels/rungs/cpu/attention/attention.h"
-#include "kernels/rungs/cpu/rung.h"
 
 namespace staircase::bench {
 namespace {
 
 using nlohmann::json;
-
-constexpr rungs::AttentionShape kAttentionShape{9, 3, 64, 32768};
-constexpr rungs::ProductShape kMatvecShape{1, 1024, 50257}, kProductShape{96, 768, 3072};
 
 constexpr double kShortest = 0.02;
 constexpr std::size_t kBandwidthBytes = std::size_t{256} << 20;

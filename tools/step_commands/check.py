@@ -9,8 +9,9 @@ import time
 from datetime import date
 from pathlib import Path
 
+from . import rungs
 from .compiling import compile_folder, library, locked, told, warnings
-from .folder import called, copy_library, green_steps, is_practice, left, outlines
+from .folder import called, copy_library, green_steps, is_practice, last_used, left, made, outlines
 from .outline import Header, normal
 from .practice import coming
 from .running import Runner, describe, program_cases
@@ -32,7 +33,7 @@ def add_commands(commands):
 
 def add_options(parser):
     parser.add_argument("folder", metavar="DIR", nargs="?",
-                        help="or a step's number; without it this folder, or the one used last under practice/")
+                        help="or a step's number, or a rung like matvec/3; without it this folder, or the one used last under practice/")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the test cases that have TEXT in their names")
     parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="how long a test case may compute (60)")
     parser.add_argument("--sanitize", action="store_true",
@@ -48,8 +49,18 @@ def seconds(text):
     return value
 
 
+def meant(name):
+    """The folder of a step or of a rung that `check NAME` means."""
+    last = max([*made()[-1:], *rungs.made()], key=last_used, default=None)
+    if name is None and not is_practice(Path.cwd()) and last and rungs.is_practice(last):
+        name = str(last) if not rungs.is_practice(Path.cwd()) else None
+    return rungs.called(name) or called(name)
+
+
 def check(options):
-    folder = called(options.folder)
+    folder = meant(options.folder)
+    if isinstance(folder, rungs.RungFolder):
+        return rungs.check(folder, options)
     step, path = folder.step, folder.path
     missing = folder.missing()
     if missing:
@@ -170,10 +181,10 @@ def red(reason, *more):
 
 
 def watch(options):
-    path = called(options.folder).path
+    path = meant(options.folder).path
     seen = None
     try:
-        while is_practice(path):
+        while is_practice(path) or rungs.is_practice(path):
             now = saved(path)
             if now != seen:
                 if seen is not None:
@@ -197,7 +208,7 @@ def saved(path):
     found = {}
     for file in path.iterdir():
         try:
-            if file.suffix in (".h", ".cpp"):
+            if file.suffix in (".h", ".cpp", ".cu"):
                 found[file.name] = file.stat().st_mtime_ns
         except FileNotFoundError:  # an editor is at work
             pass

@@ -92,8 +92,11 @@ def is_practice(path):
 
 def made():
     """The practice folders in their usual place, the last used ones at the end."""
-    return sorted(filter(is_practice, PRACTICE.glob("*")),
-                  key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir()))
+    return sorted(filter(is_practice, PRACTICE.glob("*")), key=last_used)
+
+
+def last_used(folder):
+    return max(path.stat().st_mtime for path in folder.iterdir())
 
 
 def green_steps():

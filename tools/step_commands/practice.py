@@ -3,6 +3,7 @@ is done."""
 
 from pathlib import Path
 
+from . import rungs
 from .diff import coloured, page, paint
 from .folder import PRACTICE, Folder, called, green_steps, is_practice, left, made, make, shown, update
 from .series import ROOT, Problem, compare, find, steps
@@ -13,8 +14,9 @@ def add_commands(commands):
         "practice", help="a folder in which you write a step yourself",
         description="Makes DIR (default: practice/NN-name) with the README.md and test.cpp of STEP and an outline of its "
                     "code. The outline has every declaration. A function that STEP changes keeps its previous body; a new one "
-                    "throws. `tools/step check` is red there until you have written the step.")
-    parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
+                    "throws. `tools/step check` is red there until you have written the step. A rung of docs/kernels/ is a "
+                    "task in the same way: matvec/3 is the third of that ladder, and matvec alone lists its rungs.")
+    parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k; matvec/3 or matvec/3-registers for a rung")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--force", action="store_true", help="start again; your versions of the step's files move to DIR/old")
@@ -30,6 +32,11 @@ def add_commands(commands):
 
 
 def practice(options):
+    if rungs.show(options.step):
+        return 0
+    rung = rungs.find(options.step)
+    if rung:
+        return rungs.practice(rung, options)
     step, _ = find(options.step)
     if options.solution:
         text = compare(step.parent, step)

@@ -1,0 +1,13 @@
+// What the ladders of kernels/rungs are measured with.
+#pragma once
+
+#include "kernels/rungs/cpu/attention/attention.h"
+#include "kernels/rungs/cpu/rung.h"
+
+namespace staircase::bench {
+
+/// One row reads more than fits into the caches, many rows less.
+inline constexpr rungs::AttentionShape kAttentionShape{9, 3, 64, 32768};
+inline constexpr rungs::ProductShape kMatvecShape{1, 1024, 50257}, kProductShape{96, 768, 3072};
+
+}  // namespace staircase::bench

@@ -1,0 +1,139 @@
+"""Rungs of kernels as tasks: each has one, the right file is green, and a wrong one is red with one sentence."""
+
+import re
+import shutil
+import unittest
+
+from support import BUILD, ROOT, Scratch, call
+
+from step_commands import rungs
+
+TASKS = [rung for ladder in rungs.ladders().values() for rung in ladder.rungs[1:]]
+# One of each ladder is compiled.
+TRIED = {name: ladder.rungs[len(ladder.rungs) // 2] for name, ladder in rungs.ladders().items()}
+
+
+class Tasks(Scratch):
+    def test_each_rung_has_a_task_from_its_file_and_its_page(self):
+        self.assertGreater(len(TASKS), 20)
+        for rung in TASKS:
+            with self.subTest(rung.full_name):
+                text, solution = rungs.emptied(rung), rung.file.read_text()
+                names = rungs.left(text)
+                self.assertTrue(names)
+                gone = [line for line in solution.splitlines() if line.strip() and line not in text]
+                self.assertGreater(len(gone), 2)
+                page = rungs.readme(rung, rung.folder)
+                self.assertRegex(page, rf"\A# {rung.number}\. ")
+                self.assertNotIn("```", page)
+                self.assertNotIn(f"({rung.file.name})", page)
+                self.assertGreater(len(page.split("## Your turn")[0].split()), 10, "the idea")
+                for line in gone:
+                    self.assertNotIn(line.strip() if len(line) > 30 else "\0", page)
+                for target in re.findall(r"\]\((?!https?:)([^)#]+)", page):
+                    self.assertTrue((rung.folder / target).resolve().exists(), target)
+
+    def test_a_ladder_shows_its_rungs(self):
+        said = self.step("practice", "matvec")
+        for rung in rungs.ladders()["matvec"].rungs:
+            self.assertIn(f"  {rung.name} ", said)
+            self.assertIn(rung.idea(), said)
+
+    def test_what_cannot_be_practised_is_told_in_one_sentence(self):
+        for words, said in ((("practice", "matvec/1"), "matvec/1-plain is the one that the others are compared with; begin "
+                             "with matvec/2."),
+                            (("practice", "matvec/77"), "matvec has no rung '77'; it has 1-plain, "),
+                            (("practice", "vector/2"), "There is no step 'vector/2'"),
+                            (("practice", "matvec/2", ROOT / "kernels/rungs/cpu/mine"), "belongs to the project's own rungs"),
+                            (("practice", "matvec/2", ROOT / "README.md"), "README.md is a file; name a folder."),
+                            (("practice", "matvec/2", ROOT / "tests"), "is not empty: name another folder"),
+                            (("check", "product/77"), "product has no rung '77'")):
+            with self.subTest(words):
+                self.assertIn(said, self.step(*words, status=2))
+
+    def test_begun_code_is_kept(self):
+        mine = self.folder / "mine"
+        self.step("practice", "matvec/3", mine)
+        (mine / "3_registers.cpp").write_text("// begun\n")
+        self.assertIn("you have begun there", self.step("practice", "matvec/3", mine, status=2))
+        (mine / "README.md").write_text("")
+        self.assertIn("your code is unchanged", self.step("practice", "matvec/3", mine, "--update"))
+        self.assertIn("# 3. ", (mine / "README.md").read_text())
+        self.assertEqual((mine / "3_registers.cpp").read_text(), "// begun\n")
+        self.step("practice", "matvec/3", mine, "--force")
+        self.assertEqual((mine / "old/3_registers.cpp").read_text(), "// begun\n")
+        self.assertIn("your turn", (mine / "3_registers.cpp").read_text())
+
+
+class Checks(Scratch):
+    def check(self, status, *options):
+        done = call(ROOT / "tools/step", "check", self.mine, "--build", BUILD, *options)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stdout + done.stderr
+
+    def practise(self, name):
+        self.rung = rungs.find(name)
+        self.mine = self.folder / name.replace("/", "-")
+        self.step("practice", name, self.mine)
+        self.file = self.mine / self.rung.file.name
+
+    def solve(self, old="", new=""):
+        text = self.rung.file.read_text()
+        self.assertIn(old, text)
+        self.file.write_text(text.replace(old, new, 1) if old else text)
+
+    def test_the_emptied_file_is_red_with_one_sentence(self):
+        self.practise("matvec/3")
+        self.assertEqual(self.check(1), "RED: your turn in 3_registers.cpp: Registers::run, Registers::multiply.\n")
+
+    def test_the_right_file_is_green_in_every_ladder_and_stands_between_its_neighbours(self):
+        for name, rung in TRIED.items():
+            with self.subTest(rung.full_name):
+                self.practise(rung.short)
+                shutil.copyfile(rung.file, self.file)
+                said = self.check(0)
+                self.assertIn(f"GREEN: {rung.full_name} computes what {rung.ladder.rungs[0].name} does", said)
+                at = rung.ladder.rungs.index(rung)
+                for neighbour in rung.ladder.rungs[at - 1:at + 2]:
+                    self.assertRegex(said, rf"\n  {neighbour.name} +[\d.]")
+                self.assertRegex(said, rf"\n  {rung.name} +.* yours")
+
+    def test_a_wrong_file_names_the_first_number_that_differs(self):
+        self.practise("matvec/3")
+        self.solve("for (; o < shape_.n_out; ++o) {", "for (; o < 0; ++o) {")
+        self.assertRegex(self.check(1), r"\ARED: With x \[1, 1\] and W \[1, 1\], number 0 of the result is 0\.5, and 1-plain has "
+                                        r"-?\d+\.\n\Z")
+        self.practise("attention/5")
+        self.solve("softmax.finish(out)", "softmax.finish(out), out[7] += 1.0f")
+        self.assertRegex(self.check(1), r"\ARED: With \d+ heads?, .* number 7 of the result is .*, and 1-plain has .*\.\n\Z")
+
+    def test_writing_beyond_the_result_is_named(self):
+        self.practise("matvec/2")
+        self.solve("y[o] += x[i] * row[o];", "y[o] += x[i] * row[o];\n    y[shape_.n_out] = 0.0f;")
+        self.assertRegex(self.check(1), r"\ARED: With .* it writes beyond the end of the result\.\n\Z")
+
+    def test_code_that_cannot_be_compiled_or_crashes_is_named_with_its_line(self):
+        self.practise("matvec/2")
+        self.solve("y[o] += x[i]", "y[o] += z[i]")
+        said = self.check(1)
+        self.assertTrue(said.startswith("RED: 2_loop_order.cpp does not compile.\n2_loop_order.cpp:"), said)
+        self.assertIn("'z'", said)
+        self.solve("y[o] += x[i] * row[o];", "y[o] += x[i] * row[o - (1L << 42)];")
+        self.assertRegex(self.check(1), r"\ARED: it crashed \(SIG\w+\)\. tools/step check .* --sanitize shows where\.\n")
+
+    def test_a_rung_that_never_ends_is_ended(self):
+        self.practise("matvec/2")
+        self.solve("y[o] += x[i] * row[o];", "while (x != y) y[o] += 1.0f;")
+        self.assertIn("RED: it took longer than 2 seconds", self.check(1, "--limit", 2))
+
+    def test_a_file_that_the_ladder_cannot_find_is_red(self):
+        self.practise("matvec/2")
+        self.solve("constexpr Rung kLoopOrder", "constexpr Rung kMine")
+        self.assertEqual(self.check(1), "RED: 2_loop_order.cpp no longer defines kLoopOrder, by which the ladder finds it.\n")
+        self.file.unlink()
+        self.assertIn("2_loop_order.cpp is missing", self.check(1))
+
+
+if __name__ == "__main__":
+    unittest.main()
