@@ -112,6 +112,12 @@ class Counters {
     current = nullptr;
   }
 
+  /// Of global memory, counts only what is read and written there.
+  void only(const void* first, std::size_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(first);
+    counted_ = {begin, begin + bytes};
+  }
+
   /// In their order.
   const std::vector<CountedLaunch>& launches() {
     finish_block();
@@ -127,6 +133,7 @@ class Counters {
   };
 
   void add(Access access, Memory memory, std::uintptr_t address, std::size_t bytes, const void* instruction) {
+    if (memory == Memory::kGlobal && (address < counted_.first || address >= counted_.second)) return;
     if (block_ != processor.epochs().blocks) finish_block();
     block_ = processor.epochs().blocks;
     const Thread& thread = *processor.thread();
@@ -205,6 +212,7 @@ class Counters {
   using Since = std::pair<std::uint32_t, unsigned>;
 
   std::vector<CountedLaunch> launches_;
+  std::pair<std::uintptr_t, std::uintptr_t> counted_{0, UINTPTR_MAX};
   std::uint64_t block_ = 0;
   std::map<std::pair<unsigned, const void*>, std::pair<Since, unsigned>> executions_;
   std::map<std::tuple<unsigned, Since, const void*, unsigned>, Request> requests_;

@@ -188,7 +188,7 @@ void note_constant_read(const void* from, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(from);
   for (std::uintptr_t piece = first / kPiece; piece * kPiece < first + bytes; ++piece) {
     if (unfinished_writes.contains(piece)) {
-      processor.fail("reads by __ldg what a kernel has written since the host last waited");
+      processor.fail("reads by __ldg, or copies early, what a kernel has written since the host last waited");
     }
   }
 }

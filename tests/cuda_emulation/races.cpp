@@ -163,11 +163,44 @@ TEST_CASE(
     CHECK(overlapping_fault_of(write_one, 64, numbers) == "");
     CHECK(overlapping_fault_of(write_one, 64, numbers + 64) == "");
     CHECK(contains(overlapping_fault_of(read_constants, 64, numbers),
-                   "reads by __ldg what a kernel has written"));
+                   "what a kernel has written since the host last waited"));
     CHECK(contains(overlapping_fault_of(read_constants, 4, numbers + 124), "reads by __ldg"));
     CHECK(overlapping_fault_of(read_constants, 64, numbers + 128) == "");
     CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
     CHECK(overlapping_fault_of(read_constants, 64, numbers) == "");
+    cuda_emulation::check_races(false);
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
+template <bool kEarly>
+__global__ void copy_constants(int* memory) {
+  int* const shared = reinterpret_cast<int*>(dynamic_shared_memory);
+  if (!kEarly) cudaGridDependencySynchronize();
+  cp_async_16(shared + threadIdx.x * 4, memory + threadIdx.x * 4);
+  cp_async_commit_group();
+  if (kEarly) cudaGridDependencySynchronize();
+  cp_async_wait_group<0>();
+  memory[256 + threadIdx.x] = shared[threadIdx.x * 4];
+}
+
+TEST_CASE("an asynchronous copy may begin before the wait, unless a kernel wrote its source") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 2048) == cudaSuccess);
+  int* const numbers = static_cast<int*>(memory);
+  cudaLaunchAttribute overlap{cudaLaunchAttributeProgrammaticStreamSerialization, {1}};
+  cudaLaunchConfig_t config;
+  config.blockDim = dim3(8);
+  config.dynamicSmemBytes = 128;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  in_every_order([&] {
+    cuda_emulation::check_races(true);
+    CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    CHECK(fault_of(config, copy_constants<true>, numbers) == "");
+    CHECK(overlapping_fault_of(write_one, 64, numbers) == "");
+    CHECK(contains(fault_of(config, copy_constants<true>, numbers), "copies early"));
+    CHECK(fault_of(config, copy_constants<false>, numbers) == "");
     cuda_emulation::check_races(false);
   });
   CHECK(cudaFree(memory) == cudaSuccess);

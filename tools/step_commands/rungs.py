@@ -38,7 +38,7 @@ class Rung:
 
     def idea(self):
         """In one line, as the tables of tools/bench print it."""
-        return re.search(r'ung\w*(?:<\w+>)?[({]\s*"[^"]+",\s*"([^"]+)"', self.file.read_text(encoding="utf-8"))[1]
+        return re.search(r'^constexpr [^"]*"[^"]+",\s*"([^"]+)"', self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def below(self):
         return self.ladder.rungs[self.ladder.rungs.index(self) - 1]
@@ -66,7 +66,7 @@ class Ladder:
         self.name = ("gpu-" if self.is_gpu else "") + folder.name
         files = [file for file in folder.iterdir() if re.fullmatch(r"\d+_\w+\.(cpp|cu)", file.name)]
         self.rungs = sorted((Rung(self, file) for file in files), key=lambda rung: rung.number)
-        self.program = "tests/cuda_emulation/check-gpu-rung" if self.is_gpu else "tests/check-rung"
+        self.program = "tests/cuda_emulation/gpu-rungs" if self.is_gpu else "tests/check-rung"
 
     def find(self, name):
         for rung in self.rungs:
@@ -247,6 +247,8 @@ def check(folder, options):
     """What `tools/step check` does for a rung; 0 for green and 1 for red."""
     if options.only:
         raise Problem("--only chooses test cases of a step; a rung has one check.", 2)
+    if options.sanitize and folder.rung.ladder.is_gpu:
+        raise Problem("--sanitize is for code of the CPU; the emulation of a GPU names races and wrong waits by itself.", 2)
     if not folder.file.is_file():
         raise Problem(f"{folder.file.name} is missing in {folder.path}; tools/step practice {folder.rung.short} "
                       f"{shlex.quote(str(folder.path))} --force writes it again.")
@@ -322,7 +324,7 @@ def run(folder, options):
         raise Problem(said)
     if done.returncode:
         complaint = re.search(r"^.*(?:ERROR: AddressSanitizer: .*|runtime error: .*)$", done.stderr, re.MULTILINE)
-        hint = "" if options.sanitize else f" tools/step check {folder.called()} --sanitize shows where."
+        hint = "" if options.sanitize or rung.ladder.is_gpu else f" tools/step check {folder.called()} --sanitize shows where."
         name = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
         where = [line.strip() for line in done.stderr.splitlines() if folder.file.name in line][:2]
         return red(f"it crashed ({name}).{hint}", *([complaint[0].strip()] if complaint else []), *where)

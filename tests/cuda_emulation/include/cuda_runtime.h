@@ -56,6 +56,12 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
   return result;
 }
+/// `sum` plus the products of the four signed bytes of both.
+inline int __dp4a(int x, int y, int sum) {
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += static_cast<std::int8_t>(x >> shift) * static_cast<std::int8_t>(y >> shift);
+  return sum;
+}
 inline float __int_as_float(int bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);

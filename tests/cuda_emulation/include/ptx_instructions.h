@@ -111,13 +111,25 @@ __attribute__((noinline, no_sanitize("thread"))) inline int load_guess(const std
   return cuda_emulation::guess == nullptr ? *from : cuda_emulation::guess(*from);
 }
 
-/// cp.async.cg.shared.global of 16 bytes
+namespace cuda_emulation {
+
+/// Reads what no kernel writes, as __ldg does, without counting it.
+__attribute__((noinline, no_sanitize("thread"))) inline uint4 constant(const void* from) {
+  if (on_constant_read != nullptr) on_constant_read(from, sizeof(uint4));
+  return *static_cast<const uint4*>(from);
+}
+
+}  // namespace cuda_emulation
+
+/// cp.async.cg.shared.global of 16 bytes; before the wait for the kernel before, of what no kernel writes.
 __attribute__((noinline)) inline void cp_async_16(void* to, const void* from) {
   const cuda_emulation::CountedAsOne as_one;
   const void* const here = __builtin_return_address(0);
   as_one.count(cuda_emulation::Access::kStream, cuda_emulation::Memory::kGlobal, from, sizeof(uint4), here);
   as_one.count(cuda_emulation::Access::kStore, cuda_emulation::Memory::kShared, to, sizeof(uint4), here);
-  cuda_emulation::processor.begin_copy(to, *static_cast<const uint4*>(from));
+  cuda_emulation::processor.begin_copy(to, cuda_emulation::processor.thread()->waited
+                                               ? *static_cast<const uint4*>(from)
+                                               : cuda_emulation::constant(from));
 }
 
 inline void cp_async_commit_group() {

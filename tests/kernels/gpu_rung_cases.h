@@ -1,0 +1,47 @@
+// What the rungs of the GPU's ladders are tried with.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// Inputs and outputs. 4,128 inputs are more than a ring of eight turns holds in any type but 8 bits, 20,000
+/// also there.
+inline const std::vector<std::pair<int, int>> kOddMatrices = {
+    {1, 1}, {31, 3}, {32, 4}, {33, 5}, {127, 129}, {300, 7}, {513, 130}, {4128, 3}, {20000, 2}};
+
+/// Whole numbers with the largest in each group of 32, so that no type rounds anything, and no sum needs more
+/// than the 24 bits of a float.
+struct Wholes {
+  Wholes(int n_in, int n_out) : n_in_(static_cast<std::size_t>(n_in)) {
+    const int largest = n_in > 1000 ? 1 : 127;
+    const auto whole = [&](std::size_t i) {
+      const auto number = static_cast<int>(random_() % static_cast<unsigned>(2 * largest + 1)) - largest;
+      return i % 32 == 0 ? 127.0f : static_cast<float>(number);
+    };
+    for (std::size_t i = 0; i < n_in_; ++i) x.push_back(whole(i));
+    for (std::size_t o = 0; o < static_cast<std::size_t>(n_out); ++o) {
+      const float sign = o % 2 == 0 ? 1.0f : -1.0f;
+      for (std::size_t i = 0; i < n_in_; ++i) w.push_back(sign * whole(i));
+    }
+  }
+
+  double product(std::size_t o) const {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n_in_; ++i)
+      sum += static_cast<double>(w[o * n_in_ + i]) * static_cast<double>(x[i]);
+    return sum;
+  }
+
+  std::vector<float> x, w;
+
+ private:
+  std::size_t n_in_;
+  std::mt19937 random_{1};
+};
+
+/// Calls `test` on the GPU; in the emulation, in every order of threads and blocks, and with the race check.
+void on_every_gpu(const std::function<void()>& test);

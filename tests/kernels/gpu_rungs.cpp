@@ -1,0 +1,75 @@
+// Every rung of the GPU's ladders computes what plain loops do: in the emulation, and on a GPU if there is
+// one.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "kernels/rungs/cuda/matvec/prepared.h"
+#include "tests/kernels/gpu_rung_cases.h"
+
+using namespace staircase::rungs::gpu_matvec;
+
+TEST_CASE("every rung on a GPU multiplies whole numbers exactly, in every type and odd size") {
+  on_every_gpu([] {
+    for (const MatvecRung& rung : ladder()) {
+      for (const auto& [n_in, n_out] : kOddMatrices) {
+        CAPTURE(rung.name);
+        CAPTURE(n_in);
+        CAPTURE(n_out);
+        const Wholes numbers(n_in, n_out);
+        Prepared prepared(rung, n_in, n_out, numbers.w.data(), numbers.x.data());
+        for (int time = 0; time < 2; ++time) {  // nothing is left over from the first
+          prepared.run_after_kernel();
+          const std::vector<float> y = prepared.result();
+          REQUIRE(y.size() == static_cast<std::size_t>(n_out) + 1);
+          for (std::size_t o = 0; o + 1 < y.size(); ++o) {
+            CAPTURE(o);
+            REQUIRE(static_cast<double>(y[o]) == numbers.product(o));
+          }
+          CHECK(y.back() == 0.5f);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("every rung on a GPU rounds as finely as its type") {
+  on_every_gpu([] {
+    constexpr int kIn = 1000, kOut = 40;
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(kIn), w(std::size_t{kIn} * kOut);
+    for (float& value : x) value = normal(random);
+    for (float& value : w) value = normal(random);
+    for (const MatvecRung& rung : ladder()) {
+      CAPTURE(rung.name);
+      Prepared prepared(rung, kIn, kOut, w.data(), x.data());
+      prepared.run_after_kernel();
+      const std::vector<float> y = prepared.result();
+      double squares = 0.0, size = 0.0;
+      for (std::size_t o = 0; o < kOut; ++o) {
+        double sum = 0.0;
+        for (std::size_t i = 0; i < kIn; ++i)
+          sum += static_cast<double>(w[o * kIn + i]) * static_cast<double>(x[i]);
+        squares += std::pow(static_cast<double>(y[o]) - sum, 2.0);
+        size += sum * sum;
+      }
+      // As of the CPU's rungs: tests/kernels/rungs.cpp has the reasons.
+      const double most = rung.stored == Stored::kInt8       ? 0.0085
+                          : rung.stored == Stored::kBFloat16 ? 0.003
+                                                             : 1e-6;
+      const double error = std::sqrt(squares / size);
+      CHECK(error < most);
+      if (most > 1e-3) CHECK(error > most / 4);  // it is the type that it says
+    }
+  });
+}
+
+TEST_CASE("the weights of a rung take the bytes of their type, and names are numbered in order") {
+  int number = 1;
+  for (const MatvecRung& rung : ladder()) {
+    CAPTURE(rung.name);
+    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+  }
+  CHECK(number == 10);
+}
