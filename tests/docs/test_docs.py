@@ -117,12 +117,12 @@ class Pages(unittest.TestCase):
         self.assertTrue(pages)
         for page in pages:
             for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-                for code in re.findall(r"```cpp\n(.*?)```", section, re.DOTALL):
+                for code in re.findall(r"```(?:cpp|cuda)\n(.*?)```", section, re.DOTALL):
                     with self.subTest(page.name, section=section.splitlines()[0]):
-                        file = page.parent / re.search(r"\]\(([^)]+\.cpp)\)", section)[1]
+                        file = page.parent / re.search(r"\]\(([^)]+\.(?:cpp|cu))\)", section)[1]
                         self.assertIn(" ".join(code.split()), " ".join(file.read_text(encoding="utf-8").split()))
-        for ladder in (ROOT / "kernels/rungs/cpu").iterdir():
-            for file in ladder.glob("*.cpp") if ladder.is_dir() else []:
+        for ladder in (ROOT / "kernels/rungs").glob("*/*/"):
+            for file in ladder.glob("[0-9]*_*.c*"):
                 with self.subTest(file.name):
                     self.assertLessEqual(len(file.read_text(encoding="utf-8").splitlines()), 80)
                     self.assertTrue(any(f"{ladder.name}/{file.name})" in page.read_text(encoding="utf-8") for page in pages))

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import unittest
 
 from support import BUILD, ROOT, Scratch, call
@@ -9,8 +10,16 @@ from support import BUILD, ROOT, Scratch, call
 from step_commands import rungs
 
 TASKS = [rung for ladder in rungs.ladders().values() for rung in ladder.rungs[1:]]
+
+
+def is_built(ladder):
+    """A build with sanitizers does not count what a GPU's rungs ask of memory."""
+    return call("ninja", "-C", BUILD, "-t", "query", ladder.program).returncode == 0
+
+
 # One of each ladder is compiled.
-TRIED = {name: ladder.rungs[len(ladder.rungs) // 2] for name, ladder in rungs.ladders().items()}
+TRIED = {name: ladder.rungs[len(ladder.rungs) // 2] for name, ladder in rungs.ladders().items() if is_built(ladder)}
+GPU = next(ladder for ladder in rungs.ladders().values() if ladder.is_gpu)
 
 
 class Tasks(Scratch):
@@ -65,6 +74,20 @@ class Tasks(Scratch):
         self.assertIn("your turn", (mine / "3_registers.cpp").read_text())
 
 
+@unittest.skipUnless(is_built(GPU), "the build has sanitizers")
+class Counters(unittest.TestCase):
+    def test_the_page_of_a_gpu_ladder_has_the_counters_of_its_rungs(self):
+        subprocess.run(["ninja", "-C", BUILD, GPU.program], check=True, stdout=subprocess.DEVNULL)
+        shown = call(BUILD / GPU.program, GPU.name).stdout
+        page = (ROOT / "docs/kernels/gpu-matrix-vector.md").read_text()
+        for rung in GPU.rungs:
+            with self.subTest(rung.name):
+                cells = re.search(rf"^  {rung.name} +((?:[\d.]+ +)+)", shown, re.MULTILINE)[1].split()
+                row = re.search(rf"^\| {rung.name} \| (.*) \|$", page, re.MULTILINE)[1].replace(",", "").split(" | ")
+                self.assertEqual([float(cell) for cell in row], [float(cell) for cell in cells[:7]])
+                self.assertEqual(float(cells[7]), 0, "bank conflicts")
+
+
 class Checks(Scratch):
     def check(self, status, *options):
         done = call(ROOT / "tools/step", "check", self.mine, "--build", BUILD, *options)
@@ -107,6 +130,18 @@ class Checks(Scratch):
         self.practise("attention/5")
         self.solve("softmax.finish(out)", "softmax.finish(out), out[7] += 1.0f")
         self.assertRegex(self.check(1), r"\ARED: With \d+ heads?, .* number 7 of the result is .*, and 1-plain has .*\.\n\Z")
+
+    @unittest.skipUnless(is_built(GPU), "the build has sanitizers")
+    def test_what_a_gpu_would_not_report_is_named(self):
+        for name, old, new, said in (
+                ("2", "distance = 16", "distance = 8", r"With W \[3, 31\] and x \[31\], number 0 of the result is .*, and 1-thread has .*\."),
+                ("5", "  __syncthreads();\n", "", r"The kernel is wrong: block .* shared memory that another thread touched .*\."),
+                ("7", "wait_group<kStages - 1>", "wait_group<kStages>", r"With W .* is -?nan, and 1-thread has .*\.")):
+            with self.subTest(name):
+                self.practise(f"gpu-matvec/{name}")
+                self.solve(old, new)
+                self.assertRegex(self.check(1), rf"\ARED: {said}\n\Z")
+        self.assertIn("--sanitize is for code of the CPU", self.check(2, "--sanitize"))
 
     def test_writing_beyond_the_result_is_named(self):
         self.practise("matvec/2")

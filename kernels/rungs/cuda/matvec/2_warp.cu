@@ -13,6 +13,7 @@ __global__ void multiply(Matvec m) {
   if (o >= m.n_out) return;  // the whole warp
   const float* const row = m.row<float>(o);
   float sum = 0.0f;
+#pragma unroll 1  // rung 4 does that
   for (int i = lane; i < m.stride; i += 32) sum += row[i] * m.x[i];
   for (int distance = 16; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, distance);
