@@ -5,6 +5,7 @@ usage: bench_test.py BENCH_PROGRAM
 """
 
 import contextlib
+import csv
 import dataclasses
 import importlib.machinery
 import importlib.util
@@ -19,6 +20,7 @@ import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "bench"
@@ -26,6 +28,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 import cpu_page  # noqa: E402
 import peers  # noqa: E402
+import rungs_output  # noqa: E402
 import schemas  # noqa: E402
 
 
@@ -577,7 +580,7 @@ class Asked(unittest.TestCase):
                         mock.patch.object(sys, "argv", ["bench", "--threads", "2", *measured, *rounds]), \
                         mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
                         mock.patch.object(tool, "run_program") as program:
-                    Path(folder, "result.json").write_text("{}")
+                    Path(folder, "result.json").write_text('{"ladders": []}')
                     tool.measure(tool.read_arguments())
                     words = program.call_args.args
                     self.assertEqual(words[words.index("--rounds") + 1], expected)
@@ -596,13 +599,61 @@ class Asked(unittest.TestCase):
             with self.subTest(asked), tempfile.TemporaryDirectory() as folder, \
                     mock.patch.object(sys, "argv", ["bench", "--threads", "2", *asked.split()]), \
                     mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
-                    mock.patch.object(tool, "run_program") as program:
-                Path(folder, "result.json").write_text("{}")
+                    mock.patch.object(tool, "run_program") as program, mock.patch.object(tool, "run_command"):
+                Path(folder, "result.json").write_text('{"ladders": []}')
                 tool.measure(tool.read_arguments())
                 given = list(program.call_args.args)
                 self.assertEqual((given[0], {name: given[given.index(name) + 1] for name in words}), (begin, words))
                 for optional, its_name in (("--batch", "--batch"), ("matvec", "--ladder")):
                     self.assertEqual(its_name in given, optional in asked)
+
+
+class Rungs(unittest.TestCase):
+    """What is measured and counted, and written for others."""
+
+    RESULT = {"machine": {"cpu": "a <processor>"}, "threads": 2, "rounds": 5, "ladders": [
+        {"ladder": "matvec", "limit": 50.0, "rungs": [
+            {"name": "1-plain", "ms": 8.0, "gb_per_s": 5.0}, {"name": "2-loop-order", "ms": 2.0, "gb_per_s": 20.0},
+            {"name": "engine, float32", "ms": 1.0, "gb_per_s": 40.0}]},
+        {"ladder": "gpu-matvec", "rungs": [
+            {"name": "1-thread", "bytes_of_sectors": 8000, "bytes_before_wait": 0},
+            {"name": "2-warp", "bytes_of_sectors": 1000, "bytes_before_wait": 500}]}]}
+
+    def test_a_ladder_of_a_gpu_is_counted_and_the_others_are_measured(self):
+        tool = tool_module()
+        for asked, measured, counted in (("--rungs", True, True), ("--rungs matvec", True, False), ("--rungs gpu-matvec", False, True)):
+            with self.subTest(asked), tempfile.TemporaryDirectory() as folder, \
+                    mock.patch.object(sys, "argv", ["bench", *asked.split()]), \
+                    mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
+                    mock.patch.object(tool, "run_program") as program, mock.patch.object(tool, "run_command") as counters:
+                Path(folder, "result.json").write_text('{"ladders": [7]}')
+                result = tool.measure(tool.read_arguments())
+                self.assertEqual((program.called, counters.called), (measured, counted))
+                self.assertEqual(result["ladders"], [7] * (measured + counted))
+                if counted:
+                    self.assertEqual(counters.call_args.args[0].name, "gpu-rungs")
+
+    def test_the_table_has_a_line_for_each_rung(self):
+        lines = list(csv.DictReader(io.StringIO(rungs_output.as_csv(self.RESULT))))
+        self.assertEqual([(line["ladder"], line["name"]) for line in lines],
+                         [("matvec", "1-plain"), ("matvec", "2-loop-order"), ("matvec", "engine, float32"),
+                          ("gpu-matvec", "1-thread"), ("gpu-matvec", "2-warp")])
+        self.assertEqual([line["times_below"] for line in lines], ["", "4.0", "", "", ""])
+        self.assertEqual([line["share_of_limit"] for line in lines], ["0.1", "0.4", "0.8", "", ""])
+        self.assertEqual([line["bytes_of_sectors"] for line in lines], ["", "", "", "8000", "1000"])
+
+    def test_bars_of_the_picture_are_as_long_as_the_figures(self):
+        root = ElementTree.fromstring(rungs_output.picture(self.RESULT))
+        bars = [float(box.get("width")) for box in root.iter("{http://www.w3.org/2000/svg}rect")]
+        self.assertEqual(len(bars), 5)
+        for bar, share in zip(bars, (0.1, 0.4, 0.8, 1.0, 0.125)):
+            self.assertAlmostEqual(bar, share * rungs_output.WIDTH, delta=0.01)
+        texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        for text in ("20.0 GB/s, 2.000 ms", "1 KB, 0 of them early", "a <processor>, 2 threads, 5 rounds"):
+            self.assertIn(text, texts)
+
+    def test_without_measured_ladders_the_picture_names_no_machine(self):
+        self.assertNotIn("threads", rungs_output.picture({"ladders": self.RESULT["ladders"][1:]}))
 
 
 class Understood(unittest.TestCase):
@@ -635,7 +686,7 @@ class Understood(unittest.TestCase):
             self.assertEqual(self.read(f"--masks . --share {share}").share, share)
         for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
             self.assertIn(f"'{wrong}' is not a range of digits from 0 to f, like 0-7", self.read(f"--masks . --share {wrong}"))
-        self.assertIn("'vector' is no ladder; it is matvec, product or attention", self.read("--rungs vector"))
+        self.assertIn("'vector' is no ladder; it is matvec, product, attention or gpu-matvec", self.read("--rungs vector"))
         self.assertEqual([self.read(line).rungs for line in ("--rungs product", "--rungs matvec", "--rungs", "")],
                          ["product", "matvec", "", None])
 
@@ -681,6 +732,10 @@ class Understood(unittest.TestCase):
             refused(f"{option.split()[0]} goes with --masks", option, ["", *measures[:-1]])
         refused("--masks takes --model", "--masks .", ["--shape 124m", "--rounds 3", "--prompt-tokens 3", "--dtype int8", "--threads 2"])
         refused("--rungs takes --threads N", "--rungs", ["--threads 1,2"])
+        refused("--rungs gpu-matvec counts and takes no time", "--rungs gpu-matvec", ["--threads 2", "--rounds 3"])
+        refused("--csv goes with --rungs", "--csv x.csv", ["", "--products", "--scaling"])
+        refused("--plot goes with --rungs", "--plot x.svg", ["", "--products", "--scaling"])
+        refused("--csv /nonexistent/x.csv: there is no folder /nonexistent", "--rungs", ["--csv /nonexistent/x.csv"])
         refused("--record takes the name of this machine", "--record x", [*others, "--pair --shape 124m"])
         refused("--record takes the name of this machine", "--record=", ["", "--peers"])
         refused("--cpu-time is the time of one thread", "--cpu-time", ["--threads 2", "--threads 1,1"])

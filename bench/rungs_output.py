@@ -1,0 +1,80 @@
+"""The figures of `tools/bench --rungs` as a table for other programs, and as a picture."""
+
+import csv
+import io
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs" / "pictures"))
+from svg import Picture  # noqa: E402
+
+UNITS = {"gb_per_s": "GB/s", "gflop_per_s": "GFLOP/s"}
+LEFT, WIDTH, ROW = 190, 440, 22
+
+
+def rows_of(result):
+    """A dictionary a rung: its ladder, its figures, and what it brought over the rung below."""
+    rows = []
+    for ladder in result["ladders"]:
+        below = None
+        for rung in ladder["rungs"]:
+            row = {"ladder": ladder["ladder"], **rung}
+            if "ms" in rung:
+                speed = next(rung[unit] for unit in UNITS if unit in rung)
+                row["share_of_limit"] = speed / ladder["limit"]
+                is_rung = not rung["name"].startswith("engine")
+                if below and is_rung:
+                    row["times_below"] = below / rung["ms"]
+                below = rung["ms"] if is_rung else None
+            rows.append(row)
+    return rows
+
+
+def as_csv(result):
+    """With a column for each figure that any ladder has; a rung without it leaves its cell empty."""
+    rows = rows_of(result)
+    text = io.StringIO()
+    columns = dict.fromkeys(["ladder", "name", *(key for row in rows for key in row)])
+    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def bars_of(ladder):
+    """(what the bars are, [(name, length, text, is the engine's)], the limit's length or None)"""
+    if "limit" not in ladder:  # counted, on no GPU
+        bars = [(rung["name"], rung["bytes_of_sectors"] / 1e3,
+                 f"{rung['bytes_of_sectors'] / 1e3:,.0f} KB, {rung['bytes_before_wait'] / 1e3:,.0f} of them early", False)
+                for rung in ladder["rungs"]]
+        return "KB that memory moves for W, counted in the emulation: no time", bars, None
+    unit = next(unit for unit in UNITS if unit in ladder["rungs"][0])
+    bars = [(rung["name"], rung[unit], f"{rung[unit]:,.1f} {UNITS[unit]}, {rung['ms']:.3f} ms", rung["name"].startswith("engine"))
+            for rung in ladder["rungs"]]
+    return f"{UNITS[unit]}, and the machine's limit of {ladder['limit']:,.0f}", bars, ladder["limit"]
+
+
+def picture(result):
+    """Bars for each ladder, one below another."""
+    ladders = result["ladders"]
+    heights = [64 + ROW * len(ladder["rungs"]) for ladder in ladders]
+    machine = result.get("machine", {}).get("cpu", "")
+    drawing = Picture("rungs", LEFT + WIDTH + 230, sum(heights) + 34, "Kernels in rungs",
+                      "Bars for each rung of a ladder of kernels: " + ", ".join(ladder["ladder"] for ladder in ladders) + ".")
+    top = 0
+    for ladder, height in zip(ladders, heights):
+        subject, bars, limit = bars_of(ladder)
+        longest = max([limit or 0, *(length for _, length, _, _ in bars)]) or 1
+        drawing.text(20, top + 26, f"{ladder['ladder']}: {subject}", anchor="start", weight="600")
+        for i, (name, length, text, is_engine) in enumerate(bars):
+            y, wide = top + 40 + i * ROW, WIDTH * length / longest
+            drawing.text(LEFT - 10, y + 13, name, anchor="end", size=12)
+            drawing.box(LEFT, y, max(wide, 1), ROW - 6, "green" if is_engine else "blue", fill=0.4, round=2)
+            drawing.text(LEFT + WIDTH + 12, y + 13, text, anchor="start", size=12)
+        if limit:
+            x = LEFT + WIDTH * limit / longest
+            drawing.line([(x, top + 34), (x, top + 36 + ROW * len(bars))], "red", dashes="4 4")
+        top += height
+    drawing.text(20, top + 14, machine and f"{machine}, {result['threads']} threads, {result['rounds']} rounds", anchor="start",
+                 size=12, colour="grey")
+    return drawing.svg()
