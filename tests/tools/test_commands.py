@@ -334,12 +334,13 @@ class Commands(Limited):
     def copied(self, *names):
         """A project with these files of ours."""
         for name in names:
-            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.folder / name)
         return self.folder
 
     def test_bench_in_a_folder_that_takes_no_files(self):
-        root = self.copied("tools/bench", "tools/lib.sh", "bench/cpu_page.py", "bench/peers.py", "bench/schemas.py")
+        root = self.copied("tools/bench", "tools/lib.sh", "bench/cpu_page.py", "bench/peers.py", "bench/rungs_output.py",
+                           "bench/schemas.py", "docs/pictures/svg.py")
         self.fake("tools/setup", "")
         (root / "build-bench").write_text("")  # where a folder belongs; unlike permissions, it stops root as well
         self.fake("meson", "exit 0")
