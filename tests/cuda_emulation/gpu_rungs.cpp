@@ -58,7 +58,8 @@ void print(const nlohmann::json& rung, std::string_view remark) {
 
 /// The first difference from rung 1, as a sentence; empty if there is none.
 std::string difference(const MatvecRung& rung) {
-  for (const auto& [n_in, n_out] : kOddMatrices) {
+  for (const MatrixSize& size : kOddMatrices) {
+    const int n_in = size.n_in, n_out = size.n_out;
     const Wholes numbers(n_in, n_out);
     const auto result = [&](const MatvecRung& of) {
       Prepared prepared(of, n_in, n_out, numbers.w.data(), numbers.x.data());

@@ -5,13 +5,15 @@
 #include <functional>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 /// Inputs and outputs. 4,128 inputs are more than a ring of eight turns holds in any type but 8 bits, 20,000
 /// also there.
-inline const std::vector<std::pair<int, int>> kOddMatrices = {
-    {1, 1}, {31, 3}, {32, 4}, {33, 5}, {127, 129}, {300, 7}, {513, 130}, {4128, 3}, {20000, 2}};
+struct MatrixSize {
+  int n_in, n_out;
+};
+inline const std::vector<MatrixSize> kOddMatrices = {{1, 1},   {31, 3},    {32, 4},   {33, 5},   {127, 129},
+                                                     {300, 7}, {513, 130}, {4128, 3}, {20000, 2}};
 
 /// Whole numbers with the largest in each group of 32, so that no type rounds anything, and no sum needs more
 /// than the 24 bits of a float.

@@ -12,7 +12,8 @@ using namespace staircase::rungs::gpu_matvec;
 TEST_CASE("every rung on a GPU multiplies whole numbers exactly, in every type and odd size") {
   on_every_gpu([] {
     for (const MatvecRung& rung : ladder()) {
-      for (const auto& [n_in, n_out] : kOddMatrices) {
+      for (const MatrixSize& size : kOddMatrices) {
+        const int n_in = size.n_in, n_out = size.n_out;
         CAPTURE(rung.name);
         CAPTURE(n_in);
         CAPTURE(n_out);
