@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/decoding/conversation_cache.h"
 #include "common/program/chat_session.h"
 #include "generate.h"
 
@@ -48,22 +49,22 @@ class Conversation {
   void reseed() { generator_.seed(options_.sampling.seed); }
 
  private:
-  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many these
-  /// are. The last token of the prompt always goes through the model: its logits are needed.
+  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many it
+  /// still has. The last token of the prompt always goes through the model: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
     const int length = static_cast<int>(prompt.size());
     const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());
     const int kept = std::min({common, cache_.length(0), length - 1});
     cache_.truncate(0, kept);
     text_ = prompt;
-    return kept;
+    return cache_.length(0);
   }
 
   Model& model_;
   const Tokenizer& tokenizer_;
   const ChatTemplate& template_;
   const TextOptions& options_;
-  StaticKvCache cache_;
+  ConversationCache cache_;
   std::vector<int> text_;  // its beginning is in the cache
   std::mt19937 generator_;
 };

@@ -245,6 +245,37 @@ TEST_CASE(
   CHECK(talk.ask(next).cached_tokens == first.prompt_tokens + std::ssize(tokens) - 1);
 }
 
+TEST_CASE("with layers that see a window, every answer is that of a model that computes all of it again") {
+  Model windowed = Model::load(find_model("tales-window-1m"), make_test_device(2));
+  TextOptions options{.stopping = {.max_new_tokens = 8, .ignore_eos = true}};
+  Conversation conversation(windowed, tokenizer(), tale(), options);
+  int asked = 0, dropped = 0, cached = 0;
+  const auto check = [&](int last, bool goes_on) {
+    const int number = ++asked;
+    CAPTURE(number);
+    Ids tokens;
+    std::mt19937 generator;
+    const Answer answer =
+        conversation.answer(turns(1, last), [&](const Token& token) { tokens.push_back(token.id); });
+    dropped += answer.dropped_messages;
+    const Ids prompt = encode_chat(tokenizer(), tale().render(turns(1 + dropped / 2, last)));
+    const Ids want = generate(windowed, prompt, options, no_cache(), generator, [](const Token&) {}).tokens;
+    CHECK(tokens == tokens_after(prompt.size(), want));
+    CHECK((answer.cached_tokens > 0) == goes_on);
+    cached = answer.cached_tokens;
+  };
+  check(5, false);
+  check(6, true);
+  check(14, true);  // more than 128 tokens: the rings have come round
+  check(14, true);  // and go back by an answer
+  CHECK(cached > 200);
+  check(5, false);  // but not by nine turns
+  check(6, true);
+  check(60, false);  // the oldest turns are dropped
+  CHECK(dropped > 0);
+  check(61, true);
+}
+
 TEST_CASE("the seed of the options can begin the random numbers again") {
   const auto answer_of_seed = [](unsigned seed) {
     TextOptions options{.stopping = {.max_new_tokens = 12}};

@@ -16,9 +16,10 @@ FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/mod
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
 
 # What steps get of other branches, since files that are given to them include it.
-OF_OTHERS = {"121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
-             "122-urgent-requests": ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h"),
-             "123-draft-models": ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h")}
+OF_OTHERS = {**dict.fromkeys(("94-continued-cache", "95-kept-answers", "96-dropped-turns"), ("ring_kv_cache.h",)),
+             "121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
+             **dict.fromkeys(("122-urgent-requests", "123-draft-models"),
+                             ("beam_search.h", "drafts.h", "priorities.h", "prompt_lookup.h", "speculative.h"))}
 
 
 class History(Scratch):
