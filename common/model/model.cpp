@@ -45,10 +45,12 @@ std::vector<int> one_each(std::size_t sequences) {
   return std::vector<int>(sequences, 1);
 }
 
-/// Whether each row of the cache has memory for one more position, without an append. In a ring, that memory
-/// may hold a position to which a row goes back.
+/// Whether each row of the cache has memory for one more position, without an append. In a ring, which has no
+/// blocks that a row owns, that memory may hold a position to which a row goes back.
 bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
-  if (!cache.keeps() || cache.most_at_once() < std::numeric_limits<int>::max()) return false;
+  const bool overwrites =
+      cache.most_at_once() < std::numeric_limits<int>::max() && cache.row_blocks(0).empty();
+  if (!cache.keeps() || overwrites) return false;
   for (int layer = 0; layer < config.n_layer; ++layer) {
     const KeysValues kept = cache.layer(layer);
     const std::int64_t size = kept.keys.dim(2);  // of a row, or of a block

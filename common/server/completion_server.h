@@ -86,6 +86,8 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
            "Share of the positions in allocated blocks that is in use; mean over all "
            "passes.",
            [&cache] { return cache.filled(); }},
+          {"cache_bytes", "Memory of the cache: keys, values and block tables.",
+           [&cache] { return static_cast<double>(cache.use().bytes); }},
           {"prefix_cache_queries_total", "Tokens of texts that joined the batch.",
            [&engine] { return engine.joined(); }},
           {"prefix_cache_hits_total", "Tokens of texts that joined the batch and were in the cache.",

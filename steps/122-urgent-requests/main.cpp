@@ -1,5 +1,6 @@
 #include "chat.h"
 #include "common/decoding/ended_texts.h"
+#include "common/decoding/windowed_kv_cache.h"
 #include "common/program/program.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
-    PagedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks);
+    WindowedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks, server.max_batch_size);
     EndedTexts engine(with_adapters(model, chats), cache, server.max_batch_size, paged.prefix_caching);
     Chat chat(named.name, tokenizer, chats);
     Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill, turns);

@@ -17,13 +17,15 @@ constexpr int blocks_for(int positions) {
 /// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
-  PagedKvCache(Model& model, int n_rows, int n_blocks) : device_(model.device()), rows_(n_rows) {
-    const ModelConfig& config = model.config();
-    table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(config.n_positions)});
+  /// Without memory for layers that see fewer than `least_window` positions: a subclass has it.
+  PagedKvCache(Model& model, int n_rows, int n_blocks, int least_window = 0)
+      : device_(model.device()), rows_(n_rows) {
+    table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
     const std::vector<std::int64_t> shape = model.kv_shape(n_blocks, kBlockSize);
-    for (int l = 0; l < config.n_layer; ++l) {
-      layers_.push_back(
-          {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_});
+    for (int l = 0; l < model.config().n_layer; ++l) {
+      KeysValues& layer = layers_.emplace_back();
+      if (model.window(l) < least_window) continue;
+      layer = {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_};
     }
     for (int block = 0; block < n_blocks; ++block) rows_[block % n_rows].blocks.push_back(block);
   }
@@ -43,7 +45,7 @@ class PagedKvCache : public KvCache {
   void truncate(int row, int length) override { rows_[row].length = length; }
 
   /// Swaps two rows. No key or value moves, only block numbers.
-  void swap_rows(int a, int b) {
+  virtual void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;
   }
@@ -53,7 +55,7 @@ class PagedKvCache : public KvCache {
     return {.bytes = bytes, .allocated = bytes};
   }
 
- private:
+ protected:
   struct Row {
     std::vector<int> blocks = {};
     int length = 0;

@@ -20,14 +20,15 @@ constexpr int blocks_for(int positions) {
 /// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
-  PagedKvCache(Model& model, int n_rows, int n_blocks)
+  /// Without memory for layers that see fewer than `least_window` positions: a subclass has it.
+  PagedKvCache(Model& model, int n_rows, int n_blocks, int least_window = 0)
       : device_(model.device()), rows_(n_rows), pool_(n_blocks) {
-    const ModelConfig& config = model.config();
-    table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(config.n_positions)});
+    table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
     const std::vector<std::int64_t> shape = model.kv_shape(n_blocks, kBlockSize);
-    for (int l = 0; l < config.n_layer; ++l) {
-      layers_.push_back(
-          {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_});
+    for (int l = 0; l < model.config().n_layer; ++l) {
+      KeysValues& layer = layers_.emplace_back();
+      if (model.window(l) < least_window) continue;
+      layer = {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_};
     }
   }
 
@@ -39,7 +40,7 @@ class PagedKvCache : public KvCache {
 
   /// Makes room in a row for this many positions in total. If too few blocks are free, returns false and
   /// changes nothing.
-  bool reserve(int row, int positions) {
+  virtual bool reserve(int row, int positions) {
     Row& own = rows_[row];
     if (blocks_for(positions) > blocks(row) + pool_.free()) return false;
     while (blocks(row) < blocks_for(positions)) {
@@ -52,7 +53,7 @@ class PagedKvCache : public KvCache {
   /// Starts an empty row with the full blocks of the row whose text shares the longest beginning with `text`,
   /// as if it had fed their tokens: sets all fields of a Row. The last token of `text` is never among them:
   /// the logits after it are needed.
-  void share(int row, std::span<const int> text) {
+  virtual void share(int row, std::span<const int> text) {
     Row& own = rows_[row];
     for (const Row& other : rows_) {
       const auto differ = std::ranges::mismatch(other.tokens, text.first(text.size() - 1)).in1;
@@ -66,7 +67,7 @@ class PagedKvCache : public KvCache {
   }
 
   /// Call after a pass with the tokens that a row fed: from then on, others may share its full blocks.
-  void remember(int row, std::span<const int> tokens) {
+  virtual void remember(int row, std::span<const int> tokens) {
     rows_[row].tokens.insert(rows_[row].tokens.end(), tokens.begin(), tokens.end());
   }
 
@@ -97,7 +98,7 @@ class PagedKvCache : public KvCache {
   }
 
   /// Swaps two rows. No key or value moves, only block numbers.
-  void swap_rows(int a, int b) {
+  virtual void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;
   }
@@ -110,7 +111,7 @@ class PagedKvCache : public KvCache {
     return {.bytes = bytes, .allocated = bytes};
   }
 
- private:
+ protected:
   struct Row {
     std::vector<int> blocks = {};
     std::vector<int> tokens = {};  // in its positions

@@ -1,3 +1,4 @@
+#include "common/decoding/windowed_kv_cache.h"
 #include "common/program/program.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
@@ -19,7 +20,7 @@ int main(int argc, char** argv) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
-    PagedKvCache cache(model, server.max_batch_size, blocks);
+    WindowedKvCache cache(model, server.max_batch_size, blocks);
     PagedEngine engine(model, cache, paged.prefix_caching);
     Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,

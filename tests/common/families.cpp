@@ -17,6 +17,7 @@
 #include "common/decoding/ring_kv_cache.h"
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/decoding/windowed_kv_cache.h"
 #include "common/model/checkpoint.h"
 #include "common/model/llama.h"
 #include "common/model/model.h"
@@ -263,6 +264,9 @@ TEST_CASE("greedy texts are those of transformers, without a cache and with each
       PagedKvCache paged(reference.model, 1, 16);
       REQUIRE(paged.reserve(0, static_cast<int>(ids.size()) + 48));
       CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, paged)) == "");
+      WindowedKvCache windowed(reference.model, 1, 16);
+      REQUIRE(windowed.reserve(0, static_cast<int>(ids.size()) + 48));
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, windowed)) == "");
       RingKvCache ring(reference.model);
       CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, ring)) == "");
     }

@@ -1,0 +1,198 @@
+// A paged cache that gives back the blocks of layers with a window once the window has passed them. A lesson
+// need not write it.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "paged_kv_cache.h"
+
+namespace staircase {
+
+/// Layers that see all positions keep all blocks of a row, as in PagedKvCache. Layers with a window share a
+/// second, smaller pool, in which a row has only the blocks that its next tokens see. A text shares a prefix
+/// if both pools still have it: of the second one, the blocks in the window of the prefix's end.
+class WindowedKvCache : public PagedKvCache {
+ public:
+  static constexpr int kMostAtOnce = Model::kPart;  ///< new tokens per pass
+
+  /// The first `slots` of the rows can all grow at the same time, if there are `n_blocks` for them. The
+  /// others keep what they hold.
+  WindowedKvCache(Model& model, int n_rows, int n_blocks, int slots)
+      : PagedKvCache(model, n_rows, n_blocks, longest_window(model.config()) + 1),
+        window_(longest_window(model.config())),
+        window_rows_(n_rows),
+        // A row has no more blocks here than there, and those that rows share are shared in both pools.
+        window_pool_(window_ > 0 ? std::min(n_blocks, slots * most_blocks(window_)) : 0),
+        ids_(window_pool_.free()) {
+    if (window_ == 0) return;
+    window_table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
+    const std::vector<std::int64_t> shape = model.kv_shape(window_pool_.free(), kBlockSize);
+    for (int l = 0; l < model.config().n_layer; ++l) {
+      if (model.window(l) > window_) continue;
+      layers_[l] = {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape),
+                    window_table_};
+    }
+  }
+  /// All rows can grow.
+  WindowedKvCache(Model& model, int n_rows, int n_blocks)
+      : WindowedKvCache(model, n_rows, n_blocks, n_rows) {}
+
+  /// A pass writes all of its keys before its first token reads.
+  int most_at_once() const override { return window_ > 0 ? kMostAtOnce : PagedKvCache::most_at_once(); }
+
+  bool reserve(int row, int positions) override {
+    if (window_ == 0) return PagedKvCache::reserve(row, positions);
+    WindowRow& own = window_rows_[row];
+    const int wanted = std::max(own.promised, std::min(most_blocks(window_), blocks_for(positions)));
+    const auto missing = [&] {  // blocks that rows may still take, with those of this one
+      int count = std::max(0, wanted - own.held());
+      for (const WindowRow& other : window_rows_) {
+        if (&other != &own) count += std::max(0, other.promised - other.held());
+      }
+      return count;
+    };
+    if (missing() > window_pool_.free()) release_passed();
+    if (missing() > window_pool_.free() || !PagedKvCache::reserve(row, positions)) return false;
+    own.promised = wanted;
+    return true;
+  }
+
+  void share(int row, std::span<const int> text) override {
+    PagedKvCache::share(row, text);
+    if (window_ == 0) return;
+    const std::vector<long>& ids = rows_[row].ids;
+    int count = blocks(row);  // that both pools have
+    for (int b = count - 1; b >= first_seen(count * kBlockSize); --b) {
+      if (!found_.contains(ids[b + 1])) count = b;
+    }
+    PagedKvCache::truncate(row, count * kBlockSize);
+    WindowRow& own = window_rows_[row];
+    own = {.first = first_seen(length(row)), .start = length(row), .known = count, .changed = true};
+    for (int b = own.first; b < count; ++b) {
+      own.blocks.push_back(found_.at(ids[b + 1]));
+      window_pool_.share(own.blocks.back());
+    }
+  }
+
+  void remember(int row, std::span<const int> tokens) override {
+    PagedKvCache::remember(row, tokens);
+    if (window_ == 0) return;
+    WindowRow& own = window_rows_[row];
+    const std::vector<long>& ids = rows_[row].ids;
+    for (; own.known + 1 < std::ssize(ids); ++own.known) {
+      if (own.known < own.first) continue;
+      const int block = own.blocks[own.known - own.first];
+      const long id = ids[own.known + 1];
+      if (ids_[block] == 0 && found_.try_emplace(id, block).second) ids_[block] = id;
+    }
+    release_before(own, first_seen(std::max<int>(own.start, std::ssize(rows_[row].tokens))));
+  }
+
+  void append(int row, int count) override {
+    const int start = length(row);
+    PagedKvCache::append(row, count);
+    if (window_ == 0) return;
+    WindowRow& own = window_rows_[row];
+    if (count > 0) own.start = start;
+    while (own.first + own.held() < blocks_for(length(row))) {
+      if (window_pool_.free() == 0) release_passed();
+      const int block = window_pool_.take();
+      found_.erase(std::exchange(ids_[block], 0));
+      own.blocks.push_back(block);
+      own.changed = true;
+    }
+    if (!std::exchange(own.changed, false)) return;
+    // No token sees a block that has left. In its place the table has the oldest one of this row.
+    std::vector<int> line(own.first, own.held() > 0 ? own.blocks[0] : 0);
+    line.insert(line.end(), own.blocks.begin(), own.blocks.end());
+    Tensor place = window_table_.rows(row, 1);
+    device_.copy_from_host(line, place);
+  }
+
+  /// Back to where the window of the next token begins before all that the row has kept, the row is cleared,
+  /// and the model computes all of it again.
+  void truncate(int row, int length) override {
+    PagedKvCache::truncate(row, length);
+    if (window_ == 0) return;
+    WindowRow& own = window_rows_[row];
+    if (own.first > first_seen(this->length(row))) PagedKvCache::truncate(row, 0);
+    const int kept = blocks_for(this->length(row));
+    while (own.held() > 0 && own.first + own.held() > kept) {
+      release(own.blocks.back());
+      own.blocks.pop_back();
+    }
+    if (kept == 0) own = {};
+    own.promised = std::min(own.held(), most_blocks(window_));
+    own.start = std::min(own.start, this->length(row));
+    own.known = std::min(own.known, static_cast<int>(std::ssize(rows_[row].ids)) - 1);
+  }
+
+  void swap_rows(int a, int b) override {
+    PagedKvCache::swap_rows(a, b);
+    std::swap(window_rows_[a], window_rows_[b]);
+    window_rows_[a].changed = window_rows_[b].changed = true;
+  }
+
+  CacheUse use() const override {
+    std::size_t bytes = table_.bytes() + window_table_.bytes();
+    for (const KeysValues& layer : layers_) bytes += layer.keys.bytes() + layer.values.bytes();
+    return {.bytes = bytes, .allocated = bytes};
+  }
+
+ private:
+  struct WindowRow {
+    std::deque<int> blocks = {};
+    int first = 0;         // the place of blocks[0] in the text, in blocks
+    int start = 0;         // the length before the newest pass
+    int promised = 0;      // blocks that the row may hold
+    int known = 0;         // full blocks of the text that can be found, or could
+    bool changed = false;  // since its row of the table was written
+
+    int held() const { return static_cast<int>(blocks.size()); }
+  };
+
+  /// Blocks of a row in a pass: for the window before its first token, and for its tokens.
+  static constexpr int most_blocks(int window) { return blocks_for(window - 2 + kMostAtOnce) + 1; }
+
+  /// The longest window with fewer blocks than the context; 0: no layer has one. The same on all ranks, even
+  /// on one whose layers have none.
+  static int longest_window(const ModelConfig& config) {
+    int longest = 0;
+    for (const std::int32_t window : config.windows) {
+      const bool saves = window < config.n_positions && most_blocks(window) < blocks_for(config.n_positions);
+      if (saves) longest = std::max(longest, static_cast<int>(window));
+    }
+    return longest;
+  }
+
+  /// The first block that a token at that position sees.
+  int first_seen(int position) const { return std::max(0, position - window_ + 1) / kBlockSize; }
+
+  void release(int block) { window_pool_.release(block, ids_[block] > 0); }
+  void release_before(WindowRow& row, int first) {
+    for (; row.held() > 0 && row.first < first; ++row.first) {
+      release(row.blocks.front());
+      row.blocks.pop_front();
+      row.changed = true;
+    }
+  }
+  /// Blocks that only the tokens before the newest pass saw. Between two calls of remember(), a row may keep
+  /// them, so that they can be found later.
+  void release_passed() {
+    for (WindowRow& row : window_rows_) release_before(row, first_seen(row.start));
+  }
+
+  const int window_;
+  Tensor window_table_;  // [n_rows, blocks per context] int32, shared by all layers with a window
+  std::vector<WindowRow> window_rows_;
+  BlockPool window_pool_;
+  std::vector<long> ids_;  // of each block what it is found by: the id of the other pool's, or 0
+  std::unordered_map<long, int> found_;  // the block with each id
+};
+
+}  // namespace staircase
