@@ -15,10 +15,13 @@ namespace staircase {
 class RingKvCache : public KvCache {
  public:
   static constexpr int kBlock = 16;       ///< positions per block
-  static constexpr int kMostAtOnce = 64;  ///< new tokens per pass
+  static constexpr int kMostAtOnce = 64;  ///< new tokens per pass, unless the constructor gets another number
 
-  explicit RingKvCache(Model& model, int n_rows = 1)
-      : has_windows_(!model.config().windows.empty()), lengths_(n_rows), written_(n_rows) {
+  explicit RingKvCache(Model& model, int n_rows = 1, int most_at_once = kMostAtOnce)
+      : has_windows_(!model.config().windows.empty()),
+        most_(most_at_once),
+        lengths_(n_rows),
+        written_(n_rows) {
     for (int l = 0; l < model.config().n_layer; ++l) {
       layers_.push_back(allocate(model, n_rows, model.window(l)));
     }
@@ -28,7 +31,7 @@ class RingKvCache : public KvCache {
 
   /// A pass writes all of its keys before its first token reads. So a ring has room for both: the window that
   /// this token sees, and the new tokens.
-  int most_at_once() const override { return has_windows_ ? kMostAtOnce : KvCache::most_at_once(); }
+  int most_at_once() const override { return has_windows_ ? most_ : KvCache::most_at_once(); }
 
   void append(int row, int count) override {
     lengths_[row] += count;
@@ -37,10 +40,10 @@ class RingKvCache : public KvCache {
 
   KeysValues layer(int index) override { return layers_[index]; }
 
-  /// A ring that has come round can go back by kMostAtOnce positions. Further back, the window of the next
-  /// token is overwritten: then the row is cleared, and the model computes all of it again.
+  /// A ring that has come round can go back by as many positions as a pass has. Further back, the window of
+  /// the next token is overwritten: then the row is cleared, and the model computes all of it again.
   void truncate(int row, int length) override {
-    const bool lost = written_[row] > ring_ && written_[row] - length > kMostAtOnce;
+    const bool lost = written_[row] > ring_ && written_[row] - length > most_;
     lengths_[row] = lost ? 0 : length;
     if (lengths_[row] == 0) written_[row] = 0;
   }
@@ -59,8 +62,8 @@ class RingKvCache : public KvCache {
       return {model.device().allocate(model.kv_dtype(), shape),
               model.device().allocate(model.kv_dtype(), shape)};
     };
-    if (window >= context - kMostAtOnce) return memory(n_rows, context);
-    const int n = (window - 1 + kMostAtOnce + kBlock - 1) / kBlock;  // blocks per ring
+    if (window >= context - most_) return memory(n_rows, context);
+    const int n = (window - 1 + most_ + kBlock - 1) / kBlock;  // blocks per ring
     KeysValues layer = memory(std::int64_t{n_rows} * n, kBlock);
     std::vector<int> table;  // [n_rows, blocks per context]
     for (int row = 0; row < n_rows; ++row) {
@@ -73,6 +76,7 @@ class RingKvCache : public KvCache {
   }
 
   bool has_windows_;
+  int most_;                                    // new tokens per pass
   int ring_ = std::numeric_limits<int>::max();  // positions in the shortest one
   std::vector<KeysValues> layers_;              // [n_rows n, n_kv_head, kBlock, head_size] or
                                                 // [n_rows, n_kv_head, n_positions, head_size] each

@@ -266,11 +266,11 @@ TEST_CASE("with layers that see a window, every answer is that of a model that c
   };
   check(5, false);
   check(6, true);
-  check(14, true);  // more than 128 tokens: the rings have come round
+  check(14, true);  // more than 320 tokens: the rings have come round
   check(14, true);  // and go back by an answer
-  CHECK(cached > 200);
-  check(5, false);  // but not by nine turns
-  check(6, true);
+  CHECK(cached > 330);
+  check(2, false);  // but not by twelve turns
+  check(14, true);
   check(60, false);  // the oldest turns are dropped
   CHECK(dropped > 0);
   check(61, true);
