@@ -288,6 +288,24 @@ class Endpoints(unittest.TestCase):
         self.assertNotEqual(told[0], told[1])
         self.assertLess(time_, 15 * once)  # 40
 
+    def test_metrics_tell_the_memory_of_the_cache_which_windows_make_smaller(self):
+        """Two texts of 32 blocks with 16 positions of 512 bytes in each layer; three of four layers may have a window, for
+        which 21 blocks do. Both models have the same shape, and a table takes 4 bytes for each block of a text."""
+        block, table = 16 * 512, 2 * 32 * 4
+        for model, bytes_ in (("tales-qwen-1m", 4 * 64 * block + table),
+                              ("tales-window-1m", 64 * block + 3 * 42 * block + 2 * table)):
+            with self.subTest(model), Server("--max-batch-size", 2, model=model) as server:
+                self.assertEqual(server.metrics()["staircase_cache_bytes"], bytes_)
+
+    def test_a_prompt_that_outgrows_windows_is_continued_the_same_from_the_cache(self):
+        prompt = "The fox said to the crow: " + "once upon a time there was a king who had a daughter, and " * 12
+        with Server("--max-batch-size", 1, "--prefill-chunk", 100, model="tales-window-1m") as server, \
+                Server("--max-batch-size", 1, "--no-prefix-caching", model="tales-window-1m") as other:
+            want = other.texts(prompt, max_tokens=40, temperature=0)
+            for _ in range(2):
+                self.assertEqual(server.texts(prompt, max_tokens=40, temperature=0), want)
+            self.assertGreater(server.metrics()["staircase_prefix_cache_hits_total"], 150)
+
     def test_metrics_tell_what_the_cache_held_already(self):
         def grown(prompt):
             before = self.server.metrics()
