@@ -93,6 +93,8 @@ ModelConfig read_config(const Settings& settings, const std::filesystem::path& m
         settings.file());
   }
   settings.require("is_causal", {true});
+  settings.require("attn_logit_softcapping", {});
+  settings.require("final_logit_softcapping", {});
   ModelConfig config = family->configure(settings);
   config.family = name;
   config.remarks.insert(config.remarks.begin(), settings.remarks.begin(), settings.remarks.end());

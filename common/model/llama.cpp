@@ -37,7 +37,7 @@ bool is_gemma(const Settings& settings) {
 std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& types, int n_layer) {
   if (!types.is_array() || std::ssize(types) != n_layer) {
     throw Error("{}: layer_types is {}, not a list of {} types, one for each layer", settings.file(),
-                shown(types), n_layer);
+                types.is_array() ? fmt::format("a list of {}", types.size()) : shown(types), n_layer);
   }
   std::vector<bool> slides;
   for (const nlohmann::json& type : types) {
@@ -167,6 +167,10 @@ RouterSoftmax router_softmax(const Settings& settings) {
 
 /// Experts of that width in the blocks that have any.
 void apply_experts(const Settings& settings, const UsualMixture& usual, int width, ModelConfig& config) {
+  for (const char* const shared : {"n_shared_experts", "shared_expert_intermediate_size"})
+    settings.require(shared, {0});
+  settings.require("scoring_func", {"softmax"});
+  settings.require("routed_scaling_factor", {1.0});
   const int experts = count_experts(settings, usual.experts);
   const int chosen = settings.integer_or("num_experts_per_tok", usual.chosen, 1, experts);
   const std::vector<bool> mixed = blocks_with_experts(settings, config.n_layer);
@@ -288,8 +292,6 @@ ModelConfig configure_qwen3_moe(const Settings& settings) {
 
 ModelConfig configure_gemma3(const Settings& settings) {
   settings.require("hidden_activation", {"gelu_pytorch_tanh"});
-  settings.require("attn_logit_softcapping", {});
-  settings.require("final_logit_softcapping", {});
   settings.require("use_bidirectional_attention", {false});
   settings.positive_or("query_pre_attn_scalar", kUsualHead);
   ModelConfig config =

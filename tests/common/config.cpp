@@ -696,6 +696,28 @@ TEST_CASE("a window of a mixture is that of all its layers, where transformers h
   CHECK(windows("olmoe", {{"sliding_window", 20}}) == Windows{});
 }
 
+TEST_CASE("a softcap of any family, and what a mixture has beside a softmax over its experts, are refused") {
+  for (const char* family : {"gpt_neox", "olmo", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
+    CAPTURE(family);
+    for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      CHECK(says(error_of(family, name, 30.0), std::string(name) + " is 30", "null"));
+      CHECK(error_of(family, name, nullptr) == "");
+    }
+  }
+  for (const char* family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    CAPTURE(family);
+    CHECK(says(error_of(family, "n_shared_experts", 1), "n_shared_experts is 1", "0"));
+    CHECK(says(error_of(family, "shared_expert_intermediate_size", 64),
+               "shared_expert_intermediate_size is 64"));
+    CHECK(says(error_of(family, "scoring_func", "sigmoid"), "scoring_func is \"sigmoid\"", "softmax"));
+    CHECK(says(error_of(family, "routed_scaling_factor", 2.5), "routed_scaling_factor is 2.5", "1"));
+    for (const auto& [name, off] :
+         {std::pair("n_shared_experts", json(0)), std::pair("scoring_func", json("softmax")),
+          std::pair("routed_scaling_factor", json(1.0))})
+      CHECK(error_of(family, name, off) == "");
+  }
+}
+
 TEST_CASE("types of layers that are not built are named") {
   CHECK(says(error_of("qwen3", "layer_types", json{"full_attention", "chunked_attention"}), "layer_types",
              "\"chunked_attention\"", "\"sliding_attention\""));
@@ -704,6 +726,8 @@ TEST_CASE("types of layers that are not built are named") {
     CAPTURE(types.dump());
     CHECK(says(error_of("qwen3", "layer_types", types), "layer_types is ", "not a list of 2 types"));
   }
+  CHECK(says(error_of("qwen3", "layer_types", json{"full_attention"}),
+             "layer_types is a list of 1, not a list of 2"));
   for (const json& window : {json(0), json(-1), json(2.5), json("wide")}) {
     CAPTURE(window.dump());
     CHECK(says(error_of("mistral", "sliding_window", window), "sliding_window is "));
