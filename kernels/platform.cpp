@@ -22,6 +22,7 @@
 #include <windows.h>
 #else
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -173,6 +174,20 @@ std::tm local_time() {
 
 static int sync(int descriptor) {
   return _commit(descriptor);
+}
+
+std::unique_ptr<FileLock> FileLock::try_hold(const std::filesystem::path& file) {
+  const HANDLE handle = CreateFileW(file.wstring().c_str(), GENERIC_READ | GENERIC_WRITE, 0, nullptr,
+                                    OPEN_ALWAYS, FILE_FLAG_DELETE_ON_CLOSE, nullptr);
+  if (handle != INVALID_HANDLE_VALUE)
+    return std::unique_ptr<FileLock>(new FileLock(file, reinterpret_cast<std::intptr_t>(handle)));
+  const DWORD fault = GetLastError();
+  if (fault == ERROR_SHARING_VIOLATION) return nullptr;
+  throw std::system_error(static_cast<int>(fault), std::system_category());
+}
+
+FileLock::~FileLock() {
+  CloseHandle(reinterpret_cast<HANDLE>(handle_));
 }
 
 bool is_terminal(std::FILE* stream) {
@@ -331,6 +346,30 @@ static int sync(int descriptor) {
   return fsync(descriptor);
 }
 
+std::unique_ptr<FileLock> FileLock::try_hold(const std::filesystem::path& file) {
+  while (true) {
+    const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor < 0) throw std::system_error(errno, std::generic_category());
+    std::unique_ptr<FileLock> held(new FileLock(file, descriptor));
+    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      held->file_.clear();  // it is not ours to remove
+      if (errno == EWOULDBLOCK) return nullptr;
+      throw std::system_error(errno, std::generic_category());
+    }
+    // The one before may have removed the file in the meantime: then this lock is of none that others find.
+    struct stat own, named;
+    if (fstat(descriptor, &own) == 0 && stat(file.c_str(), &named) == 0 && own.st_ino == named.st_ino &&
+        own.st_dev == named.st_dev)
+      return held;
+    held->file_.clear();
+  }
+}
+
+FileLock::~FileLock() {
+  if (!file_.empty()) unlink(file_.c_str());
+  close(static_cast<int>(handle_));
+}
+
 bool is_terminal(std::FILE* stream) {
   return isatty(fileno(stream)) != 0;
 }
@@ -345,31 +384,49 @@ std::size_t read_standard_input(std::span<char> buffer) {
 
 #endif
 
+namespace {
+
+void check(bool good) {
+  if (!good) throw std::system_error(errno, std::generic_category());
+}
+
+}  // namespace
+
+Replacement::Replacement(const std::filesystem::path& file, std::filesystem::path part)
+    : target_(std::filesystem::weakly_canonical(file)),
+      part_(std::move(part)),
+      out_(std::fopen(part_.string().c_str(), "wbx")) {
+  check(out_ != nullptr);
+}
+
+Replacement::~Replacement() {
+  if (out_ != nullptr) std::fclose(out_);
+  std::error_code ignored;
+  if (!part_.empty()) std::filesystem::remove(part_, ignored);
+}
+
+void Replacement::write(std::span<const std::byte> bytes) {
+  check(std::fwrite(bytes.data(), 1, bytes.size(), out_) == bytes.size());
+}
+
+void Replacement::finish() {
+  check(std::fflush(out_) == 0 && sync(fileno(out_)) == 0);
+  check(std::fclose(std::exchange(out_, nullptr)) == 0);
+  std::error_code is_new;
+  const auto status = std::filesystem::status(target_, is_new);
+  if (std::filesystem::exists(status)) std::filesystem::permissions(part_, status.permissions());
+  std::filesystem::rename(part_, target_);
+  part_.clear();
+}
+
 void replace_file(const std::filesystem::path& file, std::string_view bytes) {
-  const auto check = [](bool good) {
-    if (!good) throw std::system_error(errno, std::generic_category());
-  };
-  const std::filesystem::path target = std::filesystem::weakly_canonical(file);
-  std::filesystem::path part = target;
+  std::filesystem::path part = std::filesystem::weakly_canonical(file);
   for (const std::string& piece :
        {std::string("."), std::to_string(std::random_device()()), std::string(".part")})
     part += piece;
-  std::FILE* out = std::fopen(part.string().c_str(), "wbx");
-  check(out != nullptr);
-  try {
-    check(std::fwrite(bytes.data(), 1, bytes.size(), out) == bytes.size());
-    check(std::fflush(out) == 0 && sync(fileno(out)) == 0);
-    check(std::fclose(std::exchange(out, nullptr)) == 0);
-    std::error_code is_new;
-    const auto status = std::filesystem::status(target, is_new);
-    if (std::filesystem::exists(status)) std::filesystem::permissions(part, status.permissions());
-    std::filesystem::rename(part, target);
-  } catch (...) {
-    if (out != nullptr) std::fclose(out);
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
-    throw;
-  }
+  Replacement replacement(file, part);
+  replacement.write(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  replacement.finish();
 }
 
 }  // namespace staircase::platform

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace staircase::platform {
 
@@ -60,8 +62,46 @@ void read_parts_only(std::span<const std::byte> mapping) noexcept;
 void will_need(std::span<const std::byte> part) noexcept;
 
 /// Writes a file that is complete or, after a failure, what it was before: the bytes go into a file beside
-/// it, to the disk, and then under its name. A link stays a link. Throws std::system_error.
+/// it, to the disk, and then under its name. A link stays a link. All of it throws std::system_error.
+class Replacement {
+ public:
+  /// Creates `part`, in the folder of `file`, which must not be there yet.
+  Replacement(const std::filesystem::path& file, std::filesystem::path part);
+  /// Removes `part`, unless it has become the file.
+  ~Replacement();
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+
+  /// Puts what was written in the place of the file.
+  void finish();
+
+ private:
+  std::filesystem::path target_, part_;
+  std::FILE* out_;
+};
+
+/// The same for bytes that are in memory.
 void replace_file(const std::filesystem::path& file, std::string_view bytes);
+
+/// The lock of a file, which only one process at a time can hold. A process that ends in any way releases it.
+class FileLock {
+ public:
+  /// Creates `file`, which must serve no other purpose, if it is missing. Returns nullptr if another process,
+  /// or another object, holds its lock. Throws std::system_error.
+  static std::unique_ptr<FileLock> try_hold(const std::filesystem::path& file);
+  /// Removes the file.
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  FileLock(std::filesystem::path file, std::intptr_t handle) : file_(std::move(file)), handle_(handle) {}
+
+  std::filesystem::path file_;
+  std::intptr_t handle_;
+};
 
 /// Where the running program lies; empty if that is unknown.
 std::filesystem::path program();

@@ -1,4 +1,4 @@
-// One number for a model, so that ranks can compare theirs before they load them.
+// One number for a model: ranks compare theirs before they load them, and a saved conversation names its own.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace staircase {
 
-/// Tells two models apart without reading all their weights. It covers the settings and the tokenizer, each
-/// tensor's name, type and shape, and the first and the last of its bytes.
+/// Tells two models apart without reading all their weights. It covers the settings, the tokenizer and the
+/// chat template, each tensor's name, type and shape, and some of its bytes at ten places from the first to
+/// the last.
 std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype);
 
 }  // namespace staircase

@@ -1,5 +1,7 @@
 #include "common/program/chat.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -121,17 +123,25 @@ void add_options(Program& program, ChatOptions& options) {
   });
 }
 
+void add_session_option(Program& program, ChatOptions& options) {
+  program.add("--session", Path{&options.session, "FILE"},
+              "go on with the conversation in FILE, and save it there");
+}
+
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
                        Model& model, const AnswerMessages& answer) {
   std::vector<std::string> questions = options.prompts;
   const bool at_terminal = questions.empty() && platform::is_terminal(stdin);
   const ChatOutput output = output_to(platform::is_terminal(stdout), options.show_use);
+  const std::size_t count = options.store.messages.size();
   ChatSession session(options.system, settings, tokenizer, model.config().end_tokens,
                       options.rules.empty() ? answer : constrained(options.rules, tokenizer, model, answer),
-                      output);
+                      output, options.store);
   if (at_terminal) {
     model.check_between_parts(output.check);
-    return talk(session);
+    if (count > 0) output.note(fmt::format("The conversation has {} messages.", count));
+    talk(session);
+    return session.store();
   }
   if (questions.empty()) questions.push_back("-");
   for (const std::string& question : questions) {
@@ -139,6 +149,7 @@ void hold_conversation(const ChatOptions& options, LiveOptions& settings, const 
     while (text.ends_with('\n')) text.pop_back();
     if (text.empty()) throw Error("the question is empty; it needs a text");
     session.ask(text);
+    session.store();
   }
 }
 

@@ -82,16 +82,34 @@ std::vector<Message> read_conversation(const std::filesystem::path& path) {
 }  // namespace
 
 ChatSession::ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer,
-                         EndTokens ends, AnswerMessages answer, ChatOutput output)
+                         EndTokens ends, AnswerMessages answer, ChatOutput output, ChatStore store)
     : settings_(settings),
       tokenizer_(tokenizer),
       ends_(std::move(ends)),
       answer_(std::move(answer)),
-      output_(std::move(output)) {
-  set_system(system);
+      output_(std::move(output)),
+      store_(std::move(store)),
+      messages_(store_.messages) {
+  if (!system.empty()) set_system(system);
 }
 
 bool ChatSession::take(const std::string& line, bool pasted) {
+  const bool goes_on = obey(line, pasted);
+  try {
+    store();
+  } catch (const Error& error) {
+    output_.note(error.what());
+  }
+  return goes_on;
+}
+
+void ChatSession::store() {
+  if (!store_.save || messages_ == store_.messages) return;
+  store_.save(messages_);
+  store_.messages = messages_;
+}
+
+bool ChatSession::obey(const std::string& line, bool pasted) {
   const std::string text = trimmed(line);
   if (text.empty()) return true;
   try {

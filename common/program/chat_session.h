@@ -37,25 +37,37 @@ struct ChatOutput {
   bool notes_use = false;                              ///< whether a line reports tokens and times
 };
 
+/// Where a conversation is kept while its program does not run.
+struct ChatStore {
+  std::vector<Message> messages = {};                                   ///< with which it begins
+  std::function<void(const std::vector<Message>& messages)> save = {};  ///< throws Error if that fails
+};
+
 class ChatSession {
  public:
-  /// `answer` and `settings` must outlive this. Without a `system` text there is no system message.
+  /// `answer` and `settings` must outlive this. Without a `system` text there is no system message but that
+  /// of the stored conversation.
   ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer, EndTokens ends,
-              AnswerMessages answer, ChatOutput output);
+              AnswerMessages answer, ChatOutput output, ChatStore store = {});
 
   /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. Pasted text is a
-  /// question, whatever it begins with. A mistake prints one line and changes nothing. Returns false for
-  /// /exit.
+  /// question, whatever it begins with. A mistake prints one line and changes nothing. Stores the
+  /// conversation if it has changed. Returns false for /exit.
   bool take(const std::string& line, bool pasted = false);
 
   /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged. An
   /// interrupt before the answer's first character leaves it unchanged, too, and throws nothing.
   void ask(const std::string& question);
 
+  /// Stores the conversation if there is a store and it lacks the newest messages. Throws Error if that
+  /// fails.
+  void store();
+
   /// For tests.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
+  bool obey(const std::string& line, bool pasted);
   bool run_command(const std::string& command, const std::string& argument);
   void set_system(const std::string& text);
   void reset();
@@ -70,6 +82,7 @@ class ChatSession {
   EndTokens ends_;
   AnswerMessages answer_;
   ChatOutput output_;
+  ChatStore store_;
   std::vector<Message> messages_;
 };
 

@@ -143,7 +143,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model, const std::s
 }
 
 ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_tokens, const std::string& file)
-    : file_(file),
+    : source_(source),
+      file_(file),
       special_tokens_(std::move(special_tokens)),
       template_(parsed(source, file)),
       reads_parts_(writes_parts_as_text()) {}

@@ -51,10 +51,12 @@ class ChatTemplate {
 
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
+  const std::string& source() const { return source_; }
+
  private:
   bool writes_parts_as_text() const;
 
-  std::string file_;
+  std::string source_, file_;
   std::map<std::string, std::string> special_tokens_;
   JinjaTemplate template_;
   bool reads_parts_;

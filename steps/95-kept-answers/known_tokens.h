@@ -19,6 +19,14 @@ class KnownTokens {
   /// Beyond `most` texts, the oldest is dropped.
   explicit KnownTokens(std::size_t most = 64) : most_(most) {}
 
+  struct KnownText {
+    Rendered rendered;
+    std::vector<int> tokens;
+  };
+
+  /// The oldest first.
+  const std::deque<KnownText>& texts() const { return texts_; }
+
   /// The conversation `prompt`, which has these tokens, and the model's answer. Neither holds the token that
   /// ended the answer.
   void remember(const Tokenizer& tokenizer, Rendered prompt, std::vector<int> tokens,
@@ -49,11 +57,6 @@ class KnownTokens {
   }
 
  private:
-  struct KnownText {
-    Rendered rendered;
-    std::vector<int> tokens;
-  };
-
   /// Whether `text` begins with `known`, special tokens included.
   static bool begins_with(const Rendered& text, const Rendered& known) {
     return text.text.starts_with(known.text) &&

@@ -45,24 +45,26 @@ struct Talk {
   Messages seen;
   ChatSession session;
 
-  explicit Talk(const std::string& system = "", bool notes_use = false)
-      : session(system, settings, tokenizer(), kEnd,
-                [this](const Messages& messages, const OnToken& on_token) {
-                  seen = messages;
-                  if (fails) throw Error("no room");
-                  int number = 0;
-                  for (const int token : tokenizer().encode(reply))
-                    on_token({.id = token, .time = time(number++)});
-                  on_token({.id = kEnd, .time = time(number)});
-                  return answer;
-                },
-                {.print = [this](const std::string& text) { printed += text; },
-                 .note = [this](const std::string& text) { notes.push_back(text); },
-                 .check =
-                     [this] {
-                       if (tokens_until_interrupt-- == 0) throw AnswerInterrupted();
-                     },
-                 .notes_use = notes_use}) {
+  explicit Talk(const std::string& system = "", bool notes_use = false, ChatStore store = {})
+      : session(
+            system, settings, tokenizer(), kEnd,
+            [this](const Messages& messages, const OnToken& on_token) {
+              seen = messages;
+              if (fails) throw Error("no room");
+              int number = 0;
+              for (const int token : tokenizer().encode(reply))
+                on_token({.id = token, .time = time(number++)});
+              on_token({.id = kEnd, .time = time(number)});
+              return answer;
+            },
+            {.print = [this](const std::string& text) { printed += text; },
+             .note = [this](const std::string& text) { notes.push_back(text); },
+             .check =
+                 [this] {
+                   if (tokens_until_interrupt-- == 0) throw AnswerInterrupted();
+                 },
+             .notes_use = notes_use},
+            std::move(store)) {
     settings.add("--top-k", &top_k, "help", between(1, 50));
     settings.add("--top-p", &top_p, "help", between(0, 1));
     settings.add("--temperature", &temperature, "help", at_least(0));
@@ -398,4 +400,45 @@ TEST_CASE("a character in several tokens appears whole, and half of one as a mar
   talk.tokens_until_interrupt = 2;
   talk.session.take("Who?");
   CHECK(talk.printed == "\uFFFD\n");
+}
+
+TEST_CASE("a conversation is stored after each answer and each command that changes it, and only then") {
+  std::vector<Messages> stored;
+  Talk talk("", false, {.save = [&](const Messages& messages) { stored.push_back(messages); }});
+  talk.session.take("Who are you?");
+  CHECK(stored == std::vector<Messages>{kTwo});
+  for (const char* const line : {"/help", "/set top-k 3", "", "/nothing"}) talk.session.take(line);
+  talk.tokens_until_interrupt = 0;
+  talk.session.take("Where?");  // has no answer
+  CHECK(stored.size() == 1);
+  talk.session.take("/system A wood.");
+  CHECK(stored.back() == Messages{{"system", "A wood."}, kTwo[0], kTwo[1]});
+  talk.session.take("/undo");
+  CHECK(stored.back() == Messages{{"system", "A wood."}});
+  CHECK(stored.size() == 3);
+}
+
+TEST_CASE("an answer that cannot be stored stays in the conversation, and is stored with the next") {
+  bool fails = true;
+  Messages stored;
+  Talk talk("", false, {.save = [&](const Messages& messages) {
+              if (fails) throw Error("the disk is full");
+              stored = messages;
+            }});
+  CHECK(talk.note("Who are you?") == "the disk is full");
+  CHECK(talk.note("") == "the disk is full");  // it tries again
+  CHECK_THROWS_AS(talk.session.store(), Error);
+  fails = false;
+  talk.session.take("Where?");
+  CHECK(stored == Messages{kTwo[0], kTwo[1], {"user", "Where?"}, kTwo[1]});
+}
+
+TEST_CASE("a stored conversation goes on, and a given system message replaces its own") {
+  const Messages before{{"system", "A wood."}, kTwo[0], kTwo[1]};
+  Talk talk("", false, {.messages = before});
+  CHECK(talk.session.messages() == before);
+  Talk other("A farm.", false, {.messages = before});
+  CHECK(other.session.messages() == Messages{{"system", "A farm."}, kTwo[0], kTwo[1]});
+  other.session.take("Where?");
+  CHECK(other.seen.size() == 4);
 }

@@ -26,7 +26,7 @@ LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 
 # What only sources include: JSON, and the insides of models and tokenizers.
 PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/misspelling.h", "base/precompiled.h",
-           "base/whole_match.h", "model/adapter.h",
+           "base/whole_match.h", "base/xxh64.h", "model/adapter.h",
            "decoding/constrained_model.h", "decoding/constraint.h", "decoding/known_tokens.h",
            "decoding/sorted_tokens.h", "model/family.h",
            "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/lead_passes.h", "model/llama.h",

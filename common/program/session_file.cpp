@@ -1,0 +1,348 @@
+#include "common/program/session_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <sstream>
+#include <system_error>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/quoted.h"
+#include "common/base/xxh64.h"
+#include "common/model/checkpoint.h"
+#include "common/model/fingerprint.h"
+
+namespace staircase {
+namespace {
+
+constexpr std::string_view kMagic = "staircase chat ";
+constexpr char kVersion = '1';
+constexpr std::size_t kAlignment = 16;
+
+/// The checksums are right, but another program wrote the file.
+struct Unexpected {};
+
+std::size_t padded(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t size, std::uint64_t number) {
+  return xxh64(bytes, size + (number << 40));
+}
+
+/// Values as bytes: numbers take 8, and texts come after their length.
+class Packer {
+ public:
+  void number(std::uint64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void text(std::string_view value) {
+    number(value.size());
+    bytes_ += value;
+  }
+  void messages(const std::vector<Message>& values) {
+    number(values.size());
+    for (const Message& message : values) {
+      text(message.role);
+      text(message.content);
+    }
+  }
+  void tokens(const std::vector<int>& values) {
+    text({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int)});
+  }
+
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+/// The reverse. Throws Unexpected for what a Packer does not write.
+class Unpacker {
+ public:
+  explicit Unpacker(std::span<const std::byte> bytes)
+      : rest_(reinterpret_cast<const char*>(bytes.data()), bytes.size()) {}
+
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    std::memcpy(&value, cut(sizeof value).data(), sizeof value);
+    return value;
+  }
+  /// One that is at most `most`.
+  std::uint64_t number(std::uint64_t most) {
+    const std::uint64_t value = number();
+    if (value > most) throw Unexpected();
+    return value;
+  }
+  std::string_view text() { return cut(number()); }
+  std::vector<Message> messages() {
+    std::vector<Message> values;
+    for (std::uint64_t left = number(); left > 0; --left) {
+      const std::string_view role = text(), content = text();
+      values.push_back({std::string(role), std::string(content)});
+    }
+    return values;
+  }
+  std::vector<int> tokens(int vocabulary) {
+    const std::string_view bytes = text();
+    std::vector<int> values(bytes.size() / sizeof(int));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int));
+    const auto is_foreign = [&](int token) { return token < 0 || token >= vocabulary; };
+    if (std::ranges::any_of(values, is_foreign)) throw Unexpected();
+    return values;
+  }
+
+ private:
+  std::string_view cut(std::uint64_t size) {
+    if (size > rest_.size()) throw Unexpected();
+    const std::string_view front = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return front;
+  }
+
+  std::string_view rest_;
+};
+
+/// Options come with their names, and the other values are hashes.
+std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate& chat_template) {
+  const auto bytes = std::as_bytes(std::span(chat_template.source()));
+  const std::uint64_t weights =
+      fingerprint(model.path(), Checkpoint::open(model.path()), DType::kFloat32);  // --dtype is told apart
+  return {{"model", fmt::format("{:016x}", weights)},
+          {"chat template", fmt::format("{:016x}", xxh64(bytes))},
+          {"--dtype", std::string(to_string(model.dtype()))},
+          {"--cache-dtype", std::string(to_string(model.kv_dtype()))}};
+}
+
+std::string packed(const std::vector<SessionTrait>& traits) {
+  Packer packer;
+  for (const SessionTrait& trait : traits) packer.text(trait.value);
+  return packer.take();
+}
+
+/// Throws Error for another trait than one's own.
+void compare(const std::vector<SessionTrait>& traits, Unpacker saved, const std::string& file) {
+  for (const auto& [name, value] : traits) {
+    const std::string_view other = saved.text();
+    if (value == other) continue;
+    if (!name.starts_with("--"))
+      throw Error("{} was saved with another {}; use the one that it began with, or another file", file,
+                  name);
+    throw Error("{} was saved with {} {}, and this program uses {}; choose {}, or another file", file, name,
+                typed(other), value, typed(other));
+  }
+}
+
+std::string packed(const Session& session) {
+  Packer packer;
+  packer.messages(session.messages);
+  packer.messages(session.dropped);
+  packer.number(session.known.size());
+  for (const auto& [rendered, tokens] : session.known) {
+    packer.text(rendered.text);
+    packer.text(std::string(rendered.own.begin(), rendered.own.end()));
+    packer.tokens(tokens);
+  }
+  packer.tokens(session.tokens);
+  packer.number(static_cast<std::uint64_t>(session.cached));
+  packer.number(session.seed);
+  std::ostringstream generator;
+  generator << session.generator;
+  packer.text(generator.str());
+  return packer.take();
+}
+
+Session unpacked(Unpacker saved, int vocabulary) {
+  Session session;
+  session.messages = saved.messages();
+  session.dropped = saved.messages();
+  for (std::uint64_t left = saved.number(); left > 0; --left) {
+    const std::string_view text = saved.text(), own = saved.text();
+    if (own.size() != text.size()) throw Unexpected();
+    session.known.push_back(
+        {{std::string(text), std::vector<bool>(own.begin(), own.end())}, saved.tokens(vocabulary)});
+  }
+  session.tokens = saved.tokens(vocabulary);
+  session.cached = static_cast<int>(saved.number(session.tokens.size()));
+  session.seed = static_cast<unsigned>(saved.number(std::numeric_limits<unsigned>::max()));
+  std::istringstream generator{std::string(saved.text())};
+  if (!(generator >> session.generator)) throw Unexpected();
+  return session;
+}
+
+/// Memory for the first `count` positions of `kept`, that is copied to and from the host in whole numbers.
+Tensor compact(Device& device, const Tensor& kept, int count, Tensor& memory) {
+  const Shape shape{1, kept.dim(1), count, kept.dim(3)};
+  const auto words = static_cast<std::int64_t>(padded(bytes_of(kept.dtype(), shape)) / sizeof(std::int32_t));
+  if (memory.size() != words) memory = device.allocate(DType::kInt32, {words});
+  return memory.viewed_as(kept.dtype(), shape);
+}
+
+/// Calls `write`, and throws Error if the system refuses it.
+void writing(const std::string& name, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const std::system_error& fault) {
+    throw Error("{} cannot be saved: {}", name, fault.code().message());
+  }
+}
+
+}  // namespace
+
+SessionReader::SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
+                             const ModelConfig& config)
+    : name_(typed(file.string())), file_(file) {
+  const std::span<const std::byte> all = file_.bytes();
+  const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
+  if (!text.starts_with(kMagic) || text.size() < kAlignment)
+    throw Error("{} is not a saved conversation; choose another file", name_);
+  if (text[kMagic.size()] != kVersion) {
+    throw Error("{} has version {} of the format, and this program reads version {}; choose another file",
+                name_, typed(text.substr(kMagic.size(), 1)), kVersion);
+  }
+  require_whole();
+  try {
+    const auto [saved_traits, traits_size] = next();
+    compare(traits, Unpacker(saved_traits.first(traits_size)), name_);
+    const auto [saved, size] = next();
+    session_ = unpacked(Unpacker(saved.first(size)), config.vocab_size);
+  } catch (const Unexpected&) {
+    refuse();
+  }
+  if (std::ssize(session_.tokens) > config.n_positions) {
+    throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
+                name_, session_.tokens.size(), config.n_positions);
+  }
+}
+
+void SessionReader::refuse() const {
+  throw Error("{} does not hold what a saved conversation needs; choose another file", name_);
+}
+
+SessionPart SessionReader::part_at(std::size_t at) const {
+  const std::span<const std::byte> rest = file_.bytes().subspan(at);
+  SessionPart part{};
+  if (rest.size() >= sizeof part) std::memcpy(&part, rest.data(), sizeof part);
+  // Padded, a size near 2^64 would be small.
+  if (rest.size() < sizeof part || part.size > rest.size() || padded(part.size) > rest.size() - sizeof part) {
+    throw Error(
+        "{} is cut off after {} bytes, or was changed at byte {}; restore a copy of it, or choose "
+        "another file",
+        name_, file_.bytes().size(), at);
+  }
+  return part;
+}
+
+void SessionReader::require_whole() {
+  at_ = kAlignment;
+  while (part_at(at_).size > 0) {
+    at_ += sizeof(SessionPart) + padded(part_at(at_).size);
+    ++number_;
+  }
+  next();
+  if (at_ != file_.bytes().size()) {
+    throw Error("{} goes on after its end at byte {}; restore a copy of it, or choose another file", name_,
+                at_);
+  }
+  at_ = kAlignment;
+  number_ = 0;
+}
+
+std::pair<std::span<const std::byte>, std::size_t> SessionReader::next() {
+  const SessionPart part = part_at(at_);
+  const auto bytes = file_.bytes().subspan(at_ + sizeof part, padded(part.size));
+  if (part.checksum != checksum(bytes, part.size, number_)) {
+    throw Error("{} was changed between the bytes {} and {}; restore a copy of it, or choose another file",
+                name_, at_, at_ + sizeof part + bytes.size());
+  }
+  at_ += sizeof part + bytes.size();
+  ++number_;
+  return {bytes, part.size};
+}
+
+void SessionReader::get(Device& device, const KeysValues& layer) {
+  for (Tensor kept : {layer.keys, layer.values}) {
+    if (session_.cached == 0) return;
+    const Tensor positions = compact(device, kept, session_.cached, memory_);
+    const auto [bytes, size] = next();
+    if (size != positions.bytes()) refuse();
+    device.copy_from_host(
+        std::span(reinterpret_cast<const std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)),
+        memory_);
+    device.copy_positions(positions, 0, session_.cached, kept, 0);
+  }
+}
+
+SessionWriter::SessionWriter(const std::filesystem::path& file, const std::filesystem::path& part,
+                             const std::vector<SessionTrait>& traits, const Session& session)
+    : name_(typed(file.string())), cached_(session.cached) {
+  std::string begin = fmt::format("{}{}", kMagic, kVersion);
+  writing(name_, [&] {
+    out_.emplace(file, part);
+    out_->write(std::as_bytes(std::span(begin)));
+  });
+  put(packed(traits));
+  put(packed(session));
+}
+
+void SessionWriter::put(std::span<std::byte> bytes, std::size_t size) {
+  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(size), bytes.end(), std::byte{0});
+  const SessionPart part{size, checksum(bytes, size, number_++)};
+  writing(name_, [&] {
+    out_->write(std::as_bytes(std::span(&part, 1)));
+    out_->write(bytes);
+  });
+}
+
+void SessionWriter::put(std::string bytes) {
+  const std::size_t size = bytes.size();
+  bytes.resize(padded(size));
+  put(std::as_writable_bytes(std::span(bytes)), size);
+}
+
+void SessionWriter::put(Device& device, const KeysValues& layer) {
+  for (const Tensor& kept : {layer.keys, layer.values}) {
+    if (cached_ == 0) return;
+    Tensor positions = compact(device, kept, cached_, memory_);
+    device.copy_positions(kept, 0, cached_, positions, 0);
+    buffer_.resize(padded(positions.bytes()));
+    device.copy_to_host(positions, std::span(buffer_).first(positions.bytes()));
+    put(buffer_, positions.bytes());
+  }
+}
+
+void SessionWriter::finish() {
+  put(std::string());
+  writing(name_, [&] { out_->finish(); });
+}
+
+SessionFile::SessionFile(const std::filesystem::path& file, const Model& model,
+                         const ChatTemplate& chat_template)
+    : file_(file), model_(model), traits_(traits_of(model, chat_template)) {
+  const std::string name = typed(file.string());
+  if (is_there(file)) require_file(file);
+  writing(name, [&] {
+    part_ = std::filesystem::weakly_canonical(file);
+    std::filesystem::path lock = part_;
+    lock += ".lock";
+    part_ += ".part";
+    lock_ = platform::FileLock::try_hold(lock);
+    // Of a program that was ended while it wrote.
+    if (lock_ != nullptr) std::filesystem::remove(part_);
+  });
+  if (lock_ == nullptr)
+    throw Error("{} is in use by another program; end that one, or choose another file", name);
+}
+
+std::optional<SessionReader> SessionFile::read() const {
+  if (!is_there(file_)) return {};
+  return SessionReader(file_, traits_, model_.config());
+}
+
+SessionWriter SessionFile::write(const Session& session) const {
+  return {file_, part_, traits_, session};
+}
+
+}  // namespace staircase

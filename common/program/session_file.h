@@ -1,0 +1,126 @@
+// A conversation in a file: what its next answer depends on, keys and values included. A program that reads
+// it goes on as if it had never ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/decoding/known_tokens.h"
+#include "common/model/model.h"
+#include "common/model/stored_tensor.h"
+#include "common/text/chat_template.h"
+#include "kernels/platform.h"
+
+namespace staircase {
+
+struct Session {
+  std::vector<Message> messages = {};  ///< the whole conversation
+  std::vector<Message> dropped = {};   ///< the oldest of them, which the model does not see any more
+  std::deque<KnownTokens::KnownText> known = {};  ///< texts that must keep their tokens
+  std::vector<int> tokens = {};                   ///< of the newest text
+  int cached = 0;               ///< the first of them, whose keys and values follow in the file
+  unsigned seed = 0;            ///< with which the random numbers began
+  std::mt19937 generator = {};  ///< those that come next
+};
+
+/// What the keys and values depend on besides the tokens, and the tokens besides the messages.
+struct SessionTrait {
+  std::string name, value;
+};
+
+/// The file is a chain of parts, each with its size and its checksum: first the model and the settings that
+/// the keys and values depend on, then the session, and the keys and values of each layer. An empty part is
+/// the end.
+struct SessionPart {
+  std::uint64_t size;  ///< in bytes; zeros follow up to a multiple of 16
+  std::uint64_t
+      checksum;  ///< XXH64 of the bytes and those zeros; the seed is size + number of the part · 2^40
+};
+
+/// Reads a session, in the order in which it was written. All that is wrong with the file throws Error with
+/// one sentence.
+class SessionReader {
+ public:
+  const Session& session() const { return session_; }
+
+  /// The keys and values of the next layer, for the first session().cached positions of a row of a cache:
+  /// [1, n_kv_head, capacity, size] each.
+  void get(Device& device, const KeysValues& layer);
+
+ private:
+  friend class SessionFile;
+  SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
+                const ModelConfig& config);
+
+  [[noreturn]] void refuse() const;
+  /// The part that begins there, which does not end after the file.
+  SessionPart part_at(std::size_t at) const;
+  /// Follows the chain, whose bytes are not read, to the empty part at the end of the file.
+  void require_whole();
+  /// The bytes of the next part with its zeros, and its size.
+  std::pair<std::span<const std::byte>, std::size_t> next();
+
+  std::string name_;
+  MappedFile file_;
+  std::size_t at_ = 0;        // of the next part in the file
+  std::uint64_t number_ = 0;  // of that part
+  Tensor memory_;             // of a tensor, on the device
+  Session session_;
+};
+
+/// Writes a session. The file is what it was before until `finish` has returned.
+class SessionWriter {
+ public:
+  /// Appends the first session.cached positions of a row of a cache: [1, n_kv_head, capacity, size] each.
+  void put(Device& device, const KeysValues& layer);
+
+  /// Throws Error if that fails.
+  void finish();
+
+ private:
+  friend class SessionFile;
+  SessionWriter(const std::filesystem::path& file, const std::filesystem::path& part,
+                const std::vector<SessionTrait>& traits, const Session& session);
+
+  /// `padded` has room for the zeros.
+  void put(std::span<std::byte> padded, std::size_t size);
+  void put(std::string bytes);
+
+  std::string name_;
+  int cached_;
+  std::optional<platform::Replacement> out_;
+  std::uint64_t number_ = 0;
+  Tensor memory_;                  // of a tensor, on the device
+  std::vector<std::byte> buffer_;  // of a tensor, on the host
+};
+
+/// A session's file, which no other program can use at the same time.
+class SessionFile {
+ public:
+  /// The file need not be there yet. Throws Error if another program uses it, and if it could not be written.
+  SessionFile(const std::filesystem::path& file, const Model& model, const ChatTemplate& chat_template);
+
+  /// Nothing if there is no file. Throws Error for one that is no session, is damaged, belongs to another
+  /// model, template or type, or has more tokens than the model's context.
+  std::optional<SessionReader> read() const;
+
+  /// Begins to write the session: keys and values follow. Throws Error if that is impossible.
+  SessionWriter write(const Session& session) const;
+
+ private:
+  std::filesystem::path file_, part_;
+  const Model& model_;
+  std::vector<SessionTrait> traits_;
+  std::unique_ptr<platform::FileLock> lock_;
+};
+
+}  // namespace staircase
