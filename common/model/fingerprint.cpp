@@ -5,10 +5,22 @@
 #include <algorithm>
 
 #include "common/base/file.h"
-#include "common/base/hash.h"
+#include "common/base/xxh64.h"
 
 namespace staircase {
 namespace {
+
+/// The hash of one text after another.
+class Hash {
+ public:
+  void add(std::span<const std::byte> bytes) { value_ = xxh64(bytes, value_); }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text.data(), text.size()))); }
+
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
 
 /// The small files that decide what a text becomes.
 constexpr const char* kFiles[] = {

@@ -191,38 +191,19 @@ void writing(const std::string& name, const std::function<void()>& write) {
 
 }  // namespace
 
-SessionReader::SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
-                             const ModelConfig& config)
-    : name_(typed(file.string())), file_(file) {
-  const std::span<const std::byte> all = file_.bytes();
-  const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
+SessionParts::SessionParts(std::span<const std::byte> file, std::string name)
+    : file_(file), name_(std::move(name)), at_(kAlignment) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (!text.starts_with(kMagic) || text.size() < kAlignment)
     throw Error("{} is not a saved conversation; choose another file", name_);
   if (text[kMagic.size()] != kVersion) {
     throw Error("{} has version {} of the format, and this program reads version {}; choose another file",
                 name_, typed(text.substr(kMagic.size(), 1)), kVersion);
   }
-  require_whole();
-  try {
-    const auto [saved_traits, traits_size] = next();
-    compare(traits, Unpacker(saved_traits.first(traits_size)), name_);
-    const auto [saved, size] = next();
-    session_ = unpacked(Unpacker(saved.first(size)), config.vocab_size);
-  } catch (const Unexpected&) {
-    refuse();
-  }
-  if (std::ssize(session_.tokens) > config.n_positions) {
-    throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
-                name_, session_.tokens.size(), config.n_positions);
-  }
 }
 
-void SessionReader::refuse() const {
-  throw Error("{} does not hold what a saved conversation needs; choose another file", name_);
-}
-
-SessionPart SessionReader::part_at(std::size_t at) const {
-  const std::span<const std::byte> rest = file_.bytes().subspan(at);
+SessionPart SessionParts::header() const {
+  const std::span<const std::byte> rest = file_.subspan(at_);
   SessionPart part{};
   if (rest.size() >= sizeof part) std::memcpy(&part, rest.data(), sizeof part);
   // Padded, a size near 2^64 would be small.
@@ -230,49 +211,72 @@ SessionPart SessionReader::part_at(std::size_t at) const {
     throw Error(
         "{} is cut off after {} bytes, or was changed at byte {}; restore a copy of it, or choose "
         "another file",
-        name_, file_.bytes().size(), at);
+        name_, file_.size(), at_);
   }
   return part;
 }
 
-void SessionReader::require_whole() {
-  at_ = kAlignment;
-  while (part_at(at_).size > 0) {
-    at_ += sizeof(SessionPart) + padded(part_at(at_).size);
-    ++number_;
-  }
-  next();
-  if (at_ != file_.bytes().size()) {
-    throw Error("{} goes on after its end at byte {}; restore a copy of it, or choose another file", name_,
-                at_);
-  }
-  at_ = kAlignment;
-  number_ = 0;
+std::span<const std::byte> SessionParts::skip() {
+  const std::size_t size = padded(header().size);
+  const auto bytes = file_.subspan(at_ + sizeof(SessionPart), size);
+  at_ += sizeof(SessionPart) + size;
+  ++number_;
+  return bytes;
 }
 
-std::pair<std::span<const std::byte>, std::size_t> SessionReader::next() {
-  const SessionPart part = part_at(at_);
-  const auto bytes = file_.bytes().subspan(at_ + sizeof part, padded(part.size));
-  if (part.checksum != checksum(bytes, part.size, number_)) {
+std::span<const std::byte> SessionParts::next() {
+  const SessionPart part = header();
+  const std::size_t begin = at_;
+  const std::uint64_t number = number_;
+  const auto bytes = skip();
+  if (part.checksum != checksum(bytes, part.size, number)) {
     throw Error("{} was changed between the bytes {} and {}; restore a copy of it, or choose another file",
-                name_, at_, at_ + sizeof part + bytes.size());
+                name_, begin, at_);
   }
-  at_ += sizeof part + bytes.size();
-  ++number_;
-  return {bytes, part.size};
+  return bytes.first(part.size);
+}
+
+void SessionParts::check() {
+  while (header().size > 0) next();
+  next();
+  if (at_ == file_.size()) return;
+  throw Error("{} goes on after its end at byte {}; restore a copy of it, or choose another file", name_,
+              at_);
+}
+
+SessionReader::SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
+                             const ModelConfig& config)
+    : name_(typed(file.string())), file_(file), parts_(file_.bytes(), name_) {
+  try {
+    compare(traits, Unpacker(parts_.next()), name_);
+    session_ = unpacked(Unpacker(parts_.next()), config.vocab_size);
+  } catch (const Unexpected&) {
+    refuse();
+  }
+  if (std::ssize(session_.tokens) > config.n_positions) {
+    throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
+                name_, session_.tokens.size(), config.n_positions);
+  }
+  checked_ = std::async([rest = parts_]() mutable { rest.check(); });
+  if (session_.cached == 0) checked_.get();
+}
+
+void SessionReader::refuse() const {
+  throw Error("{} does not hold what a saved conversation needs; choose another file", name_);
 }
 
 void SessionReader::get(Device& device, const KeysValues& layer) {
+  if (session_.cached == 0) return;
   for (Tensor kept : {layer.keys, layer.values}) {
-    if (session_.cached == 0) return;
     const Tensor positions = compact(device, kept, session_.cached, memory_);
-    const auto [bytes, size] = next();
-    if (size != positions.bytes()) refuse();
+    if (parts_.header().size != positions.bytes()) refuse();
+    const auto bytes = parts_.skip();
     device.copy_from_host(
         std::span(reinterpret_cast<const std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)),
         memory_);
     device.copy_positions(positions, 0, session_.cached, kept, 0);
   }
+  if (parts_.header().size == 0) checked_.get();
 }
 
 SessionWriter::SessionWriter(const std::filesystem::path& file, const std::filesystem::path& part,

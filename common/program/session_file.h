@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -46,6 +47,31 @@ struct SessionPart {
       checksum;  ///< XXH64 of the bytes and those zeros; the seed is size + number of the part · 2^40
 };
 
+/// The parts of a file from one on.
+class SessionParts {
+ public:
+  /// From the first part on. `name` is for messages.
+  SessionParts(std::span<const std::byte> file, std::string name);
+
+  /// What is read next. Throws Error unless the part ends in the file.
+  SessionPart header() const;
+
+  /// The bytes of the next part with its zeros, unchecked.
+  std::span<const std::byte> skip();
+
+  /// The bytes of the next part. Throws Error if they were changed.
+  std::span<const std::byte> next();
+
+  /// Goes to the end, which must be that of the file, too. Throws Error if a part was changed.
+  void check();
+
+ private:
+  std::span<const std::byte> file_;
+  std::string name_;
+  std::size_t at_;
+  std::uint64_t number_ = 0;
+};
+
 /// Reads a session, in the order in which it was written. All that is wrong with the file throws Error with
 /// one sentence.
 class SessionReader {
@@ -53,7 +79,8 @@ class SessionReader {
   const Session& session() const { return session_; }
 
   /// The keys and values of the next layer, for the first session().cached positions of a row of a cache:
-  /// [1, n_kv_head, capacity, size] each.
+  /// [1, n_kv_head, capacity, size] each. The cache must not be used before the last layer is there: the
+  /// checksums are computed meanwhile, on another thread.
   void get(Device& device, const KeysValues& layer);
 
  private:
@@ -62,18 +89,12 @@ class SessionReader {
                 const ModelConfig& config);
 
   [[noreturn]] void refuse() const;
-  /// The part that begins there, which does not end after the file.
-  SessionPart part_at(std::size_t at) const;
-  /// Follows the chain, whose bytes are not read, to the empty part at the end of the file.
-  void require_whole();
-  /// The bytes of the next part with its zeros, and its size.
-  std::pair<std::span<const std::byte>, std::size_t> next();
 
   std::string name_;
   MappedFile file_;
-  std::size_t at_ = 0;        // of the next part in the file
-  std::uint64_t number_ = 0;  // of that part
-  Tensor memory_;             // of a tensor, on the device
+  SessionParts parts_;
+  std::future<void> checked_;  // throws what is wrong with any part
+  Tensor memory_;              // of a tensor, on the device
   Session session_;
 };
 
