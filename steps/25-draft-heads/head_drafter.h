@@ -9,17 +9,14 @@ namespace staircase {
 /// h + SiLU(W h + b), [n_embd], where SiLU(x) = x / (1 + exp(-x)).
 inline std::vector<float> further_state(const DraftHead& head, std::span<const float> h) {
   std::vector<float> y = head.bias;
-  for (std::size_t i = 0; i < h.size(); ++i)
-    for (std::size_t o = 0; o < y.size(); ++o) y[o] += h[i] * head.weight[i * y.size() + o];
+  for (std::size_t i = 0; i < head.weight.size(); ++i) y[i % y.size()] += h[i / y.size()] * head.weight[i];
   for (std::size_t o = 0; o < y.size(); ++o) y[o] = h[o] + y[o] / (1.0f + std::exp(-y[o]));
   return y;
 }
 
 /// Proposes one token per head, all from the same state.
-class HeadDrafter : public Drafter {
- public:
+struct HeadDrafter : Drafter {
   HeadDrafter(Model& target, std::vector<DraftHead> heads) : target_(target), heads_(std::move(heads)) {}
-
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                         std::mt19937& generator) override {
     // State i of the last pass is that after i accepted drafts; before the first pass there is none.

@@ -350,8 +350,8 @@ MISTAKES = {
         ("a fixed number adapts, too", "speculative.h", "gamma.value_or(adaptive)", "adaptive"),
     ],
     "25-draft-heads": [
-        ("the weights are read by rows", "head_drafter.h", "head.weight[i * y.size() + o]",
-         "head.weight[o * y.size() + i]"),
+        ("the weights are read by rows", "head_drafter.h", "y[i % y.size()] += h[i / y.size()]",
+         "y[i / y.size()] += h[i % y.size()]"),
         ("the state itself is left out", "head_drafter.h", "y[o] = h[o] + y[o] / ", "y[o] = y[o] / "),
         ("a sigmoid instead of SiLU", "head_drafter.h", "h[o] + y[o] / (1.0f", "h[o] + 1.0f / (1.0f"),
         ("the state of the first token, whatever was accepted", "head_drafter.h", "head, states[row])",
@@ -1345,6 +1345,22 @@ MISTAKES = {
         ("a draft takes no room", "drafts.h", "      if (!engine_.make_room(row, r)) return row.tokens.pop_back();\n", ""),
         ("the rate of passes is not taken", "drafts.h", "    if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt\n", ""),
         ("the option never arrives", "batches.h", "  scheduler.lookup = lookup;\n", ""),
+    ],
+    "130-learn-merges": [
+        ("each word counts once", "merges.h", "tokens[i]}] += count;", "tokens[i]}] += 1;"),
+        ("a word is the whole text", "merges.h", "PreTokenizer({gpt2_cut()}).split(text)", "std::vector{text}"),
+        ("ties go to the largest ids", "merges.h", "if (count > (best ? best->count : 1))", "if (count >= (best ? best->count : 2))"),
+        ("a pair that is there once is merged", "merges.h", "best->count : 1)", "best->count : 0)"),
+        ("the left one stays", "merges.h", "    if (is_pair) merged.pop_back();\n", ""),
+        ("bytes have a sign", "merges.h", "static_cast<unsigned char>(byte));", "byte);"),
+        ("all merges make the same token", "merges.h", "256 + std::ssize(merges));", "256);"),
+    ],
+    "131-apply-merges": [
+        ("the first pair is merged, whatever its id", "plain_encoder.h", "(!first || known->second < first->first)", "!first"),
+        ("the last of equal pairs is merged", "plain_encoder.h", "known->second < first->first", "known->second <= first->first"),
+        ("the text is one word", "plain_encoder.h", "PreTokenizer({gpt2_cut()}).split(text)", "std::vector{text}"),
+        ("markers are tokens of a text", "plain_encoder.h",
+         "    for (const int marker : tokenizer.special_tokens()) ids_.erase(std::string(tokenizer.bytes(marker)));\n", ""),
     ],
     "140-int8-cache": [
         ("the values stay exact", "rounded_kv_cache.h", "      round(layer(l).values, length(row));\n", ""),

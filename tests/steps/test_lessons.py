@@ -56,6 +56,8 @@ SHOWS = {
     "int8-cache": r"cache 1\.\d MiB\n",
     "int4-cache": r"bfloat16 .*\n[\s\S]*4 bits by 32 ",
     "rotated-cache": r"4 bits by 32 .*\n[\s\S]*4 rotated by 32 ",
+    "learn-merges": r' 259 +1509 times  " t" "he"\n',
+    "apply-merges": r' 2059  " gra"\n +79  "p"\n',
     "draft-models": r"http://127\.0\.0\.1:\d+",
     "drafts-in-a-batch": r"\n\d+ of [1-9]\d* drafts accepted",
     "priorities": r"priority 0: TTFT .*\n.*priority 1: TTFT ",

@@ -111,6 +111,8 @@ LESSON = {
     "121-drafts-in-a-batch": "batches.h drafts.h main.cpp",
     "122-urgent-requests": "main.cpp service.h",
     "123-draft-models": "main.cpp service.h",
+    "130-learn-merges": "main.cpp merges.h",
+    "131-apply-merges": "main.cpp plain_encoder.h",
     "140-int8-cache": "main.cpp rounded_kv_cache.h",
     "141-int4-cache": "few_bits.h rounded_kv_cache.h",
     "142-rotated-cache": "rotation.h rounded_kv_cache.h",

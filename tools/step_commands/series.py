@@ -76,6 +76,7 @@ BRANCHES = [
      "change every matrix a little.", {"window-layers", "experts", "lora"}),
     ("Urgent and patient", "Let urgent requests pass others, draft in a batch what texts repeat, and serve both.",
      {"priorities", "urgent-requests"}),
+    ("Text into tokens", "Learn a vocabulary from a text, and turn prompts into its ids.", {"learn-merges"}),
     ("Long texts", "Keep the cache of a long text in 8 bits or 4, and measure what that costs.", {"int8-cache"}),
 ]
 
