@@ -90,7 +90,6 @@ class WindowedKvCache : public PagedKvCache {
       const long id = ids[own.known + 1];
       if (ids_[block] == 0 && found_.try_emplace(id, block).second) ids_[block] = id;
     }
-    release_before(own, first_seen(std::max<int>(own.start, std::ssize(rows_[row].tokens))));
   }
 
   void append(int row, int count) override {
@@ -99,7 +98,10 @@ class WindowedKvCache : public PagedKvCache {
     if (window_ == 0) return;
     WindowRow& own = window_rows_[row];
     if (count > 0) own.start = start;
-    while (own.first + own.held() < blocks_for(length(row))) {
+    const int missing = blocks_for(length(row)) - own.first - own.held();
+    // The table is written at the same time, and no more often than for new blocks.
+    if (missing > 0) release_before(own, std::min(first_seen(own.start), own.known));
+    for (int i = 0; i < missing; ++i) {
       if (window_pool_.free() == 0) release_passed();
       const int block = window_pool_.take();
       found_.erase(std::exchange(ids_[block], 0));
@@ -126,6 +128,7 @@ class WindowedKvCache : public PagedKvCache {
       release(own.blocks.back());
       own.blocks.pop_back();
     }
+    release_before(own, std::min(first_seen(this->length(row)), own.known));
     if (kept == 0) own = {};
     own.promised = std::min(own.held(), most_blocks(window_));
     own.start = std::min(own.start, this->length(row));
@@ -181,8 +184,8 @@ class WindowedKvCache : public PagedKvCache {
       row.changed = true;
     }
   }
-  /// Blocks that only the tokens before the newest pass saw. Between two calls of remember(), a row may keep
-  /// them, so that they can be found later.
+  /// Blocks that only the tokens before the newest pass saw. While there are others, a row keeps them until
+  /// remember() has their tokens, so that they can be found later.
   void release_passed() {
     for (WindowRow& row : window_rows_) release_before(row, first_seen(row.start));
   }

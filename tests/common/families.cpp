@@ -299,18 +299,18 @@ TEST_CASE("a head of a layer with a window looks at the same tokens in a ring as
 TEST_CASE("a watched head of a layer with a window sees no token of blocks that the window has passed") {
   Model model = Model::load(folder_of("tales-window-1m"), make_test_device(2));
   Tokens tokens;
-  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  for (int i = 0; i < 209; ++i) tokens.push_back((i * 1237 + 31) % 4000);
   AttentionWeights seen;
   model.after_pass([&](const ForwardPass& pass) { seen = pass.attention[0]; }, AttentionHead{1, 2});
   WindowedKvCache cache(model, 1, 32);
-  REQUIRE(cache.reserve(0, 200));
-  model.next_logits(std::span(tokens).first(199), cache);
-  cache.remember(0, std::span(tokens).first(199));
+  REQUIRE(cache.reserve(0, 209));
+  model.next_logits(std::span(tokens).first(208), cache);
+  cache.remember(0, std::span(tokens).first(208));
   model.next_logits(std::span(tokens).last(1), cache);
   for (std::size_t p = 0; p < tokens.size(); ++p) {
     CAPTURE(p);
-    CHECK(seen.tokens[p] == (p < 128 ? -1 : tokens[p]));  // 136 is the first one that the next token sees
-    CHECK((seen.rows[0][p] > 0.0f) == (p >= 136));
+    CHECK(seen.tokens[p] == (p < 144 ? -1 : tokens[p]));  // of the first nine blocks
+    CHECK((seen.rows[0][p] > 0.0f) == (p >= 145));
   }
 }
 

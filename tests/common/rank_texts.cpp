@@ -13,6 +13,7 @@
 #include "common/decoding/speculative.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/decoding/turn_scheduler.h"
+#include "common/decoding/windowed_kv_cache.h"
 #include "common/model/model_folder.h"
 #include "common/parallel/thread_ranks.h"
 #include "tests/error_message.h"
@@ -187,6 +188,25 @@ TEST_CASE("a paged cache with too few blocks preempts the same texts on all rank
       return texts;
     });
   }
+}
+
+TEST_CASE("blocks that a window has passed leave on all ranks alike") {
+  check_texts("tales-window-1m", DType::kFloat32, {2}, [](Model& model) {
+    WindowedKvCache cache(model, 2, 36);
+    PagedEngine engine(model, cache);
+    Texts texts(4);
+    PreemptingScheduler scheduler(
+        engine, tales_tokenizer(), 2, {.chunk = 50}, [](int, const Token&) {},
+        [&](int number, const Generation& text) { texts[static_cast<std::size_t>(number)] = text.tokens; });
+    for (int i = 0; i < std::ssize(texts); ++i) {
+      std::vector<int> prompt;  // the first 160 tokens are those of the others
+      for (int t = 0; t < 180 + 20 * i; ++t) prompt.push_back((t * 1237 + 31 + (t < 160 ? 0 : i)) % 4000);
+      scheduler.submit(i, prompt, options_of(90));
+    }
+    while (!scheduler.idle()) scheduler.pass();
+    CHECK(engine.found() > 0);
+    return texts;
+  });
 }
 
 TEST_CASE("drafts of a model that the ranks share as well are verified alike, greedy and drawn") {

@@ -11,6 +11,7 @@
 #include "common/decoding/paged_engine.h"
 #include "common/decoding/preemption.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/decoding/windowed_kv_cache.h"
 #include "common/model/model.h"
 #include "common/text/tokenizer.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
@@ -211,6 +212,32 @@ TEST_CASE("on the emulated GPU greedy texts of both engines are those that read 
   CHECK(by_paged.first == want.first);
   CHECK(by_static.second > 10);
   CHECK(by_paged.second > 10);
+}
+
+TEST_CASE("on the emulated GPU texts run ahead in blocks that a window passes") {
+  Model model = Model::load(kSource / "models/tales-window-1m", make_cuda_device());
+  std::vector<int> prompt;
+  for (int i = 0; i < 70; ++i) prompt.push_back((i * 1237 + 31) % 4000);
+  const auto grow = [&](PagedKvCache& cache, bool lazy) {
+    std::vector<int> text = prompt;
+    int ahead = 0;
+    for (int i = 0; i < 40; ++i) {
+      REQUIRE(cache.reserve(0, static_cast<int>(text.size())));
+      const std::vector<int> fed(text.begin() + cache.length(0), text.end());
+      const std::vector<std::span<const int>> sequences{fed};
+      text.push_back(lazy ? model.lazy_logits(sequences, cache).argmax()
+                          : argmax(model.next_logits(sequences, cache)));
+      ahead += is_under_way();
+      cache.remember(0, fed);
+    }
+    return std::pair(text, ahead);
+  };
+  WindowedKvCache lazy(model, 1, 32), plain(model, 1, 32);
+  const auto [want, none] = grow(plain, false);
+  const auto [got, ahead] = grow(lazy, true);
+  CHECK(got == want);
+  CHECK(none == 0);
+  CHECK(ahead > 10);
 }
 
 TEST_CASE(
