@@ -108,8 +108,8 @@ class Unpacker {
 /// Options come with their names, and the other values are hashes.
 std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate& chat_template) {
   const auto bytes = std::as_bytes(std::span(chat_template.source()));
-  const std::uint64_t weights =
-      fingerprint(model.path(), Checkpoint::open(model.path()), DType::kFloat32);  // --dtype is told apart
+  const std::uint64_t weights = fingerprint(model.path(), Checkpoint::open(model.path()),
+                                            DType::kFloat32);  // --dtype is a trait of its own
   return {{"model", fmt::format("{:016x}", weights)},
           {"chat template", fmt::format("{:016x}", xxh64(bytes))},
           {"--dtype", std::string(to_string(model.dtype()))},

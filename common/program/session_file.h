@@ -38,13 +38,11 @@ struct SessionTrait {
   std::string name, value;
 };
 
-/// The file is a chain of parts, each with its size and its checksum: first the model and the settings that
-/// the keys and values depend on, then the session, and the keys and values of each layer. An empty part is
-/// the end.
+/// Precedes each part of a file. The first part holds the traits, the second one the session. The keys and
+/// the values of each layer follow, and an empty part at the end.
 struct SessionPart {
-  std::uint64_t size;  ///< in bytes; zeros follow up to a multiple of 16
-  std::uint64_t
-      checksum;  ///< XXH64 of the bytes and those zeros; the seed is size + number of the part · 2^40
+  std::uint64_t size;      ///< in bytes; zeros follow up to a multiple of 16
+  std::uint64_t checksum;  ///< XXH64 of bytes and zeros; its seed is the size + the number of the part · 2^40
 };
 
 /// The parts of a file from one on.

@@ -108,6 +108,7 @@ SHOWS = {
     "continued-cache": r"18 prompt tokens, 0 of them[\s\S]*59 prompt tokens, 37 of them from the cache",
     "kept-answers": r"99 prompt tokens, 77 of them from the cache",
     "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
+    "saved-cache": r"69 prompt tokens, 47 of them[\s\S]*120 prompt tokens, 98 of them from the cache",
     "chat-server": r"http://127\.0\.0\.1:\d+",
     "urgent-requests": r"http://127\.0\.0\.1:\d+",
     "window-layers": r"cache 0\.4 MiB\n",                                         # and not 1.0

@@ -116,6 +116,7 @@ LESSON = {
     "140-int8-cache": "main.cpp rounded_kv_cache.h",
     "141-int4-cache": "few_bits.h rounded_kv_cache.h",
     "142-rotated-cache": "rotation.h rounded_kv_cache.h",
+    "143-saved-cache": "conversation.h dropped_turns.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -161,7 +162,7 @@ SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cac
              "91-special-tokens"}
 ENDS = {"100-choices", "101-regex", "102-token-trie", "103-grammar", "104-json-schema", "105-jump-ahead", "106-tool-calls"}  # whose option decides where a text ends, so it excludes --ignore-eos
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
-          "95-kept-answers", "96-dropped-turns", "97-chat-server", "122-urgent-requests", "123-draft-models"}  # whose program does something other than continue a text
+          "95-kept-answers", "96-dropped-turns", "97-chat-server", "122-urgent-requests", "123-draft-models", "143-saved-cache"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
 OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
                 "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "98-tensor-parallel", "111-experts", "112-expert-words"}

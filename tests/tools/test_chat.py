@@ -5,7 +5,10 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
+import resource
+import signal
 import subprocess
 import tempfile
 import termios
@@ -16,8 +19,8 @@ from pathlib import Path
 from support import ROOT, Limited
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-PROGRAM = BUILD / "steps/96-dropped-turns"
-CHAT_PROGRAMS = [program for program in sorted((BUILD / "steps").glob("9[3-6]-*")) if program.is_file()]
+PROGRAM = BUILD / "steps/143-saved-cache"
+CHAT_PROGRAMS = [program for program in [*sorted((BUILD / "steps").glob("9[3-6]-*")), PROGRAM] if program.is_file()]
 TEMPLATE = ["--chat-template", ROOT / "models/tales-chat.jinja"]
 PASTE = "\x1b[200~{}\x1b[201~"
 NINJA = BUILD / "build.ninja"
@@ -219,6 +222,8 @@ class EveryOption(Limited):
             options = dict(OPTIONS)
             if program.name.startswith("93-"):
                 del options["cache-dtype"]  # it has no cache
+            if program == PROGRAM:
+                options["session"] = (str(self.folder), {})  # refused: a folder
             self.assertEqual(names, set(options) | {"threads"}, program)
             for name, (value, needs) in options.items():
                 with self.subTest(program=program.name, option=name):
@@ -477,18 +482,104 @@ class Recommendations(Limited):
         self.assertIn("--temperature X (a number of 0 or more)=0.2", shown("--model", self.folder / "none", "--generation-config", file))
 
 
+class Sessions(Limited):
+    """Conversations that go on where another program has ended, in any way."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.file = self.folder / "talk.session"
+
+    def command(self, *words, tokens=30):
+        return [PROGRAM, "--model", "tales-6m", *TEMPLATE, "--session", self.file, "--max-new-tokens", str(tokens), *words]
+
+    def ask(self, question, *words, **options):
+        return subprocess.run(self.command("--prompt", question, "--show-use", *words), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, **options)
+
+    def test_a_program_that_is_killed_in_an_answer_leaves_the_answers_before(self):
+        self.assertEqual(self.ask("Why do you weep?").returncode, 0)
+        before = self.file.read_bytes()
+        with subprocess.Popen(self.command("--ignore-eos", "--prompt", "Where do you live?", tokens=400),
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            self.assertTrue(process.stdout.read(20))  # it is answering
+            process.kill()
+        self.assertEqual(self.file.read_bytes(), before)
+        done = self.ask("Where do you live?")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("47 of them from the cache", done.stderr)
+        self.assertEqual([path.name for path in self.folder.iterdir()], [self.file.name])
+
+    def test_a_program_that_is_killed_at_any_time_leaves_a_whole_conversation(self):
+        chosen = random.Random(1)
+        sizes = set()
+        for _ in range(40):
+            with subprocess.Popen(self.command("--prompt", "Why?", "--prompt", "Who?", "--prompt", "Where?", tokens=20),
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+                process.stdout.read(1)
+                time.sleep(chosen.random() * 0.15)
+                process.kill()
+            if self.file.exists():
+                sizes.add(self.file.stat().st_size)
+                done = self.ask("And?")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.file.unlink()
+        self.assertGreater(len(sizes), 1)
+
+    def test_only_one_program_at_a_time_has_the_file(self):
+        terminal = Terminal(*self.command())
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("> $")
+        done = self.ask("Why?")
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (1, "", f"error: {self.file} is in use by another program; end that one, or choose another file\n"))
+        terminal.type("\x04")
+        terminal.end()
+        self.assertEqual(self.ask("Why?").returncode, 0)
+
+    def test_a_full_disk_leaves_the_conversation_before(self):
+        def fill_disk():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+        self.assertEqual(self.ask("Why do you weep?").returncode, 0)
+        before = self.file.read_bytes()
+        done = self.ask("Where do you live?", preexec_fn=fill_disk)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stdout)
+        self.assertTrue(done.stderr.endswith(f"error: {self.file} cannot be saved: File too large\n"), done.stderr)
+        self.assertEqual(self.file.read_bytes(), before)
+        self.assertEqual([path.name for path in self.folder.iterdir()], [self.file.name])
+
+    def test_at_a_terminal_it_goes_on_and_commands_are_saved(self):
+        self.assertEqual(self.ask("Why do you weep?").returncode, 0)
+        terminal = Terminal(*self.command(), kind="dumb")
+        self.addCleanup(terminal.kill)
+        self.assertIn("The conversation has 2 messages.", terminal.wait_for("> $"))
+        terminal.type("/undo\r")
+        terminal.wait_for("> $")
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.end(), 0)
+        self.assertIn("18 prompt tokens, 17 of them", self.ask("Why do you weep?").stderr)
+
+    def test_a_system_message_that_is_given_replaces_the_saved_one(self):
+        self.assertEqual(self.ask("Why?", "--system", "There was a wood.").returncode, 0)
+        same, other = self.ask("Who?"), self.ask("Where?", "--system", "There was an old farm with a barn.")
+        self.assertRegex(same.stderr, r" [1-9]\d of them from the cache")
+        self.assertRegex(other.stderr, r" \d of them from the cache")
+
+
 class Arguments(Limited):
     """tools/chat with programs in place of the real ones, which print what they got."""
 
     def setUp(self):
         self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for name in ("tools", "steps/96-dropped-turns", "build/steps", "models"):
+        for name in ("tools", "steps/143-saved-cache", "build/steps", "models"):
             (self.root / name).mkdir(parents=True)
         for name in ("chat", "lib.sh"):
             (self.root / "tools" / name).write_text((ROOT / "tools" / name).read_text())
         self.program("tools/setup", "exit 0")
         self.program("tools/chat", (ROOT / "tools/chat").read_text())
-        self.program("build/steps/96-dropped-turns", 'printf "%s\\n" "$@"')
+        self.program("build/steps/143-saved-cache", 'printf "%s\\n" "$@"')
         self.program("bin/meson", "exit 0")
         self.program("bin/ninja", 'echo "no work to do"')
         self.program("tools/download", f'mkdir -p "{self.root}/models/$1"; touch "{self.root}/models/$1/model.gguf"; echo "$1" >&2')

@@ -26,7 +26,7 @@ except ImportError:
     pyte = None
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-PROGRAM = BUILD / "steps/96-dropped-turns"
+PROGRAM = BUILD / "steps/143-saved-cache"
 NINJA = BUILD / "build.ninja"
 HAS_EDITOR = NINJA.is_file() and "-DSTAIRCASE_LIBEDIT=1" in NINJA.read_text()
 LONG = ["--max-new-tokens", "100000", "--ignore-eos"]

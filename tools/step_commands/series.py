@@ -77,7 +77,7 @@ BRANCHES = [
     ("Urgent and patient", "Let urgent requests pass others, draft in a batch what texts repeat, and serve both.",
      {"priorities", "urgent-requests"}),
     ("Text into tokens", "Learn a vocabulary from a text, and turn prompts into its ids.", {"learn-merges"}),
-    ("Long texts", "Keep the cache of a long text in 8 bits or 4, and measure what that costs.", {"int8-cache"}),
+    ("Long texts", "Keep the cache of a long text in 8 bits or 4, and that of a conversation in a file.", {"int8-cache", "saved-cache"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
