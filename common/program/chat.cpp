@@ -125,7 +125,7 @@ void add_options(Program& program, ChatOptions& options) {
 
 void add_session_option(Program& program, ChatOptions& options) {
   program.add("--session", Path{&options.session, "FILE"},
-              "go on with the conversation in FILE, and save it there");
+              "continue the conversation in FILE, and save it there");
 }
 
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,

@@ -202,30 +202,33 @@ TEST_CASE("the file has the parts that its description names") {
 }
 
 TEST_CASE("each changed byte is noticed, and each missing end") {
-  const Place place;
-  Model model = place.model();
-  Filled filled(model, 3);
-  const SessionFile file(place.file, model, plain());
-  save(file, model, filled.cache, example(3));
-  const std::string whole = read_file(place.file);
-  const auto refused = [&](const std::string& bytes) {
-    write(place.file, bytes);
-    return is_sentence(error_message([&] { read(file, model); }));
-  };
-  int missed = 0;
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    for (const int change : {0x01, 0x80, 0xff}) {
-      std::string changed = whole;
-      changed[at] = static_cast<char>(changed[at] ^ change);
-      missed += !refused(changed);
+  for (const int cached : {0, 3}) {
+    CAPTURE(cached);
+    const Place place;
+    Model model = place.model();
+    Filled filled(model, cached);
+    const SessionFile file(place.file, model, plain());
+    save(file, model, filled.cache, example(cached));
+    const std::string whole = read_file(place.file);
+    const auto refused = [&](const std::string& bytes) {
+      write(place.file, bytes);
+      return is_sentence(error_message([&] { read(file, model); }));
+    };
+    int missed = 0;
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      for (const int change : {0x01, 0x80, 0xff}) {
+        std::string changed = whole;
+        changed[at] = static_cast<char>(changed[at] ^ change);
+        missed += !refused(changed);
+      }
+      missed += !refused(whole.substr(0, at));
     }
-    missed += !refused(whole.substr(0, at));
+    CHECK(missed == 0);
+    CHECK(refused(whole + '\0'));
+    CHECK(refused(whole + whole.substr(16)));
+    write(place.file, whole);
+    CHECK(read(file, model).has_value());
   }
-  CHECK(missed == 0);
-  CHECK(refused(whole + '\0'));
-  CHECK(refused(whole + whole.substr(16)));
-  write(place.file, whole);
-  CHECK(read(file, model).has_value());
 }
 
 TEST_CASE("what happens to a larger file at random is noticed, too") {
