@@ -22,7 +22,6 @@ class PlainEncoder {
   explicit PlainEncoder(const Tokenizer& tokenizer) {
     for (int id = 0; id < tokenizer.vocab_size(); ++id)
       ids_.try_emplace(std::string(tokenizer.bytes(id)), id);
-    for (const int marker : tokenizer.special_tokens()) ids_.erase(std::string(tokenizer.bytes(marker)));
     for (int byte = 0; byte < 256; ++byte)
       if (!ids_.contains(std::string(1, static_cast<char>(byte))))
         throw Error("this step needs a vocabulary of bytes, and this one has no token for the byte {}", byte);
