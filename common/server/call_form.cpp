@@ -239,6 +239,15 @@ std::optional<CallForm> call_form_of(ChatPrompts& prompts) {
   }
 }
 
+CallForm plain_call_form() {
+  const std::string begin = "<tool_call>\n{\"name\": \"", end = "}\n</tool_call>";
+  return {.marker = "<tool_call>",
+          .begin = begin,
+          .middle = "\", \"arguments\": ",
+          .end = end,
+          .between = end + "\n" + begin};
+}
+
 GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction>& functions, bool must_call,
                           bool may_repeat, const GrammarRules& format) {
   constexpr std::size_t kCalls = 1;

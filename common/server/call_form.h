@@ -32,6 +32,9 @@ struct CallForm {
 /// their results, if calls are no part of an answer, or if the arguments are not in JSON after the name.
 std::optional<CallForm> call_form_of(ChatPrompts& prompts);
 
+/// That of Hermes, for models whose template has none: Conversation::write_calls writes it into the messages.
+CallForm plain_call_form();
+
 /// A function that an answer may call. Its name needs no escape in JSON.
 struct CalledFunction {
   std::string name, parameters;  ///< the latter a JSON Schema of objects

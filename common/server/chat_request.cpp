@@ -82,17 +82,10 @@ JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel&
   return values;
 }
 
-HttpError unknown_form() {
-  return {400,
-          "this model's chat template writes no calls of functions in a form that is known here: leave out "
-          "tools, tool_calls and messages of the role tool",
-          "tools", "unsupported_parameter"};
-}
-
 Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& prompts,
                   bool must_fit = false) {
-  const Conversation conversation(body);
-  if (conversation.has_calls() && !model.call_form) throw unknown_form();
+  Conversation conversation(body);
+  if (model.writes_calls && conversation.has_calls()) conversation.write_calls(model.call_form);
   // Not rendered just to find that it is too long.
   const auto require_fit = [&](std::size_t bytes) {
     if (!must_fit || bytes <= model.most_bytes) return;
@@ -109,14 +102,12 @@ Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& 
 }
 
 /// The functions that the answer may call, if there are some.
-std::optional<Tools> tools_of(JsonOptions& values, std::string_view body, const ServedModel& model) {
+std::optional<Tools> tools_of(JsonOptions& values, std::string_view body) {
   const std::vector<std::string> keys{"tools", "tool_choice", "parallel_tool_calls"};
   if (std::ranges::none_of(keys, [&](const std::string& key) { return values.find(key) != nullptr; }))
     return {};
   Tools tools = read_tools(nlohmann::ordered_json::parse(body));
-  if (tools.functions.empty()) return {};
-  if (!model.call_form) throw unknown_form();
-  return tools;
+  return tools.functions.empty() ? std::nullopt : std::optional(std::move(tools));
 }
 
 }  // namespace
@@ -140,7 +131,7 @@ void make_constraint(std::string_view body, const ServedModel& model) {
   struct WithoutPrompt : CompletionRequest {
     WithoutPrompt(std::string_view body, const ServedModel& model)
         : CompletionRequest(body, model, chat_keys(), model.chat_defaults) {
-      if (const auto tools = tools_of(*body_, body, model))
+      if (const auto tools = tools_of(*body_, body))
         calls_constraint(*body_, *tools, constraint.get(), model);
     }
   };
@@ -148,7 +139,7 @@ void make_constraint(std::string_view body, const ServedModel& model) {
 }
 
 void ChatRequest::read_calls(std::string_view body, const ServedModel& model) {
-  const auto tools = tools_of(*body_, body, model);
+  const auto tools = tools_of(*body_, body);
   if (!tools) return;
   has_format_ = constraint != nullptr;
   constraint = calls_constraint(*body_, *tools, constraint.get(), model);

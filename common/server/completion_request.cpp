@@ -65,13 +65,13 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
   most_bytes = longest * static_cast<std::size_t>(n_positions);
 }
 
-void ServedModel::set_call_form(std::optional<CallForm> form) {
-  call_form = std::move(form);
+void ServedModel::set_call_form(const std::optional<CallForm>& form) {
+  call_form = form.value_or(plain_call_form());
+  writes_calls = !form;
   call_tokens = nullptr;
-  if (!call_form) return;
   std::vector<int> written;
   for (const int marker : tokenizer->special_tokens())
-    for (const std::string& text : {call_form->begin, call_form->middle, call_form->between, call_form->end})
+    for (const std::string& text : {call_form.begin, call_form.middle, call_form.between, call_form.end})
       if (text.find(tokenizer->bytes(marker)) != text.npos) written.push_back(marker);
   if (!written.empty()) call_tokens = std::make_shared<SortedTokens>(*tokenizer, ends, written);
 }

@@ -43,12 +43,13 @@ struct ServedModel {
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
   bool searches = false;  ///< whether requests may ask for a beam search
   std::shared_ptr<Constraints> constraints;
-  std::optional<CallForm> call_form = {};  ///< of the functions that chats call, if they can
-  std::shared_ptr<const SortedTokens> call_tokens =
-      {};  ///< of answers that call, if they are not the usual ones
+  CallForm call_form = plain_call_form();  ///< of the functions that chats call
+  bool writes_calls = true;                ///< into the messages, since the template has no form for them
+  /// Of answers that call, if they are not the usual ones.
+  std::shared_ptr<const SortedTokens> call_tokens = {};
 
-  /// Sets the form, in which special tokens such as [TOOL_CALLS] are text.
-  void set_call_form(std::optional<CallForm> form);
+  /// Sets the template's form, in which special tokens such as [TOOL_CALLS] are text.
+  void set_call_form(const std::optional<CallForm>& form);
 };
 
 struct BodyKeys;

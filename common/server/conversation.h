@@ -10,6 +10,8 @@
 
 namespace staircase {
 
+struct CallForm;
+
 /// A client's messages, and the other variables that a template may read. They are JSON, which a step never
 /// sees.
 class Conversation {
@@ -31,6 +33,10 @@ class Conversation {
   /// Whether there are functions that the model may call, or calls of earlier answers: their form is the
   /// template's.
   bool has_calls() const;
+
+  /// For a template that knows no calls: functions, calls and results become texts of the messages, the calls
+  /// in that form.
+  void write_calls(const CallForm& form);
 
  private:
   std::unique_ptr<Json> json_;

@@ -8,18 +8,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The parts of each content as one text, a line each.
 ordered_json with_joined_parts(ordered_json messages) {
-  for (ordered_json& message : messages) {
-    ordered_json& content = message["content"];
-    if (!content.is_array()) continue;
-    std::string text;
-    for (const ordered_json& part : content) {
-      if (&part != &content.front()) text += '\n';
-      text += part["text"];
-    }
-    content = text;
-  }
+  for (ordered_json& message : messages) message["content"] = joined_parts(message["content"]);
   return messages;
 }
 

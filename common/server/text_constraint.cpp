@@ -227,7 +227,7 @@ std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tool
   if (format != nullptr) name += " or " + format->name();
   const auto make = [&](std::shared_ptr<const SortedTokens> tokens) {
     return Constraint::of_grammar(
-        answer_rules(*model.call_form, tools.functions, tools.must_call, tools.may_repeat,
+        answer_rules(model.call_form, tools.functions, tools.must_call, tools.may_repeat,
                      format == nullptr ? GrammarRules() : format->rules()),
         model.call_tokens ? model.call_tokens : std::move(tokens));
   };

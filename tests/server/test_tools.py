@@ -160,10 +160,21 @@ class Tools(unittest.TestCase):
             self.assertIn(len(called) - before, range(1, agent.MOST_TURNS + 1))
         self.assertGreater(texts, 0)
 
-    def test_a_model_without_a_form_of_calls_refuses_them_and_answers(self):
+    def test_a_model_whose_template_knows_no_calls_makes_them_too(self):
         with ChatServer(template="{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}") as server:
-            status, _, refused = post(server, "/v1/chat/completions", {"messages": [user("Who?")], "tools": [NOTHING]})
-            self.assertEqual((status, refused["error"]["param"], refused["error"]["code"]), (400, "tools", "unsupported_parameter"))
+            messages = [user("Who?")]
+            for turn in range(3):
+                choice = chat(server, messages, tools=[ANIMAL, NOTHING], tool_choice="required", parallel_tool_calls=False,
+                              max_tokens=150, temperature=1, seed=turn)["choices"][0]
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                [call] = choice["message"]["tool_calls"]
+                arguments = json.loads(call["function"]["arguments"])
+                properties = ANIMAL["function"]["parameters"] if call["function"]["name"] == "animal" else {"type": "object", "properties": {}, "required": []}
+                self.assertTrue(is_valid(arguments, properties), arguments)
+                messages += [choice["message"], {"role": "tool", "tool_call_id": call["id"], "content": f"result {turn}"}]
+            prompt = post(server, "/apply-template", {"messages": messages, "tools": [NOTHING]})[2]["prompt"]
+            self.assertEqual(prompt.count("<tool_call>"), 4)  # one is in the instructions
+            self.assertIn("user:<tool_response>\nresult 2\n</tool_response>\n", prompt)
             self.assertTrue(content(chat(server, "Who?", tools=[], max_tokens=5)))
 
 

@@ -106,7 +106,7 @@ ServedModel model_of(const std::string& source) {
   ServedModel model(
       "models/tales", tokenizer(),
       {.vocab_size = tokenizer().vocab_size(), .n_positions = 4096, .end_tokens = EndTokens({end})});
-  model.call_form = form_of(source);
+  model.set_call_form(form_of(source));
   return model;
 }
 
@@ -572,27 +572,53 @@ TEST_CASE("a result belongs to a call that waits for it, and a call has what tem
   }
 }
 
-TEST_CASE("a model whose template has no known form for calls refuses them, and answers without them") {
-  const std::string plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+TEST_CASE("for a template without a form, functions, calls and results are texts of messages") {
+  const std::string plain = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}";
   const std::string tools = fmt::format(R"(, "tools": [{}])", kNow);
-  const std::string refused = "400 tools: this model's chat template writes no calls of functions in a form";
-  CHECK(begins_with(refusal(tools, kUser, plain), refused));
-  CHECK(begins_with(refusal("", kUser + R"(, {"role": "assistant", "content": "", "tool_calls": [{"id": "c",
-    "type": "function", "function": {"name": "f", "arguments": "{}"}}]})",
-                            plain),
-                    refused));
-  CHECK(refusal(tools + R"(, "tool_choice": "none")", kUser, plain) == "");
-  TemplatePrompts prompts(plain);
+  const std::string told =
+      "You can call functions. These are the functions, in JSON:\n"
+      R"({"type":"function","function":{"name":"now"}})"
+      "\nTo call one, answer with its name and its arguments in this form:\n"
+      "<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n</tool_call>\n"
+      "A message with <tool_response> then brings the result.";
+  CHECK(prompt(tools, kUser, plain) == "[user] " + told + "\n\nHello\n");
+  const std::string talk = R"(
+    {"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "Now"}, {"type": "text", "text": "?"}]},
+    {"role": "assistant", "content": null, "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\":4,  \"b\": \"x\"}"}},
+      {"id": "c2", "type": "function", "function": {"name": "now", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c2", "content": "noon"},
+    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "7"}]},
+    {"role": "user", "content": "And then?"},
+    {"role": "assistant", "content": "I look.", "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"})";
+  const std::string texts =
+      "[user] Now\n?\n[assistant] <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":4,\"b\":\"x\"}}\n"
+      "</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n"
+      "[user] <tool_response>\nnoon\n</tool_response>\n\n<tool_response>\n7\n</tool_response>\n\nAnd then?\n"
+      "[assistant] I look.\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n"
+      "[user] <tool_response>\none\n</tool_response>\n";
+  CHECK(prompt(tools, talk, plain) == "[system] Be kind.\n\n" + told + "\n" + texts);
+  CHECK(prompt("", talk, plain) == "[system] Be kind.\n" + texts);  // calls of before, and no functions now
+  CHECK(prompt(tools + R"(, "tool_choice": "none")", kUser, plain) == "[user] Hello\n");
+  CHECK(prompt(tools, R"({"role": "assistant", "content": "Hi"})", plain) ==
+        "[system] " + told + "\n[assistant] Hi\n");
+  // A template that knows functions but writes calls in another turn gets none of its own.
+  const std::string turns =
+      replaced(kHermes, "{{ '\\n' if m.content or not loop.first }}<tool_call>", "<|im_end|>");
+  CHECK_FALSE(form_of(turns));
+  CHECK(prompt(tools, kUser, turns) ==
+        "<|im_start|>user\n" + told + "\n\nHello<|im_end|>\n<|im_start|>assistant\n");
+  TemplatePrompts prompts(plain), hermes(kHermes);
   const std::string body = fmt::format(R"({{"messages": [{}]{}}})", kUser, tools);
-  CHECK(begins_with(error_message([&] { apply_template(body, model_of(plain), prompts); }),
-                    "this model's chat template"));
-  CHECK(begins_with(error_message([&] { tokenize(body, model_of(plain), prompts); }),
-                    "this model's chat template"));
-  CHECK(begins_with(error_message([&] { make_constraint(body, model_of(plain)); }),
-                    "this model's chat template"));
-  TemplatePrompts hermes(kHermes);
-  const json shown = json::parse(apply_template(body, model_of(kHermes), hermes));
-  CHECK(shown["prompt"] == prompt(tools));
+  CHECK(json::parse(apply_template(body, model_of(plain), prompts))["prompt"] ==
+        "[user] " + told + "\n\nHello\n");
+  CHECK(json::parse(apply_template(body, model_of(kHermes), hermes))["prompt"] == prompt(tools));
+  // The answer is constrained as with Hermes.
+  ChatRequest request(body, model_of(plain), prompts);
+  CHECK(request.calls->begin == plain_call_form().begin);
+  CHECK(request.constraint);
 }
 
 TEST_CASE("thoughts may precede calls that are free, in a form that has calls within a text") {
@@ -744,7 +770,7 @@ TEST_CASE("texts that are drawn from the tokens offered are answers, from the mo
       const int next = chosen.size() < opens.size() ? opens[chosen.size()] : kept[random() % kept.size()];
       REQUIRE(std::ranges::find(kept, next) != kept.end());
       if (model.ends.contains(next)) {
-        const auto answer = read(*model.call_form, text);
+        const auto answer = read(model.call_form, text);
         CAPTURE(text);
         REQUIRE(answer);
         CHECK(!answer->calls.empty());
