@@ -165,11 +165,12 @@ class Tools(unittest.TestCase):
             messages = [user("Who?")]
             for turn in range(3):
                 choice = chat(server, messages, tools=[ANIMAL, NOTHING], tool_choice="required", parallel_tool_calls=False,
-                              max_tokens=150, temperature=1, seed=turn)["choices"][0]
+                              max_tokens=60, temperature=1, seed=turn)["choices"][0]
                 self.assertEqual(choice["finish_reason"], "tool_calls")
                 [call] = choice["message"]["tool_calls"]
                 arguments = json.loads(call["function"]["arguments"])
-                properties = ANIMAL["function"]["parameters"] if call["function"]["name"] == "animal" else {"type": "object", "properties": {}, "required": []}
+                is_animal = call["function"]["name"] == "animal"
+                properties = ANIMAL["function"]["parameters"] if is_animal else {"type": "object", "properties": {}, "required": []}
                 self.assertTrue(is_valid(arguments, properties), arguments)
                 messages += [choice["message"], {"role": "tool", "tool_call_id": call["id"], "content": f"result {turn}"}]
             prompt = post(server, "/apply-template", {"messages": messages, "tools": [NOTHING]})[2]["prompt"]
