@@ -47,7 +47,7 @@ def bars_of(ladder):
         bars = [(rung["name"], rung["bytes_of_sectors"] / 1e3,
                  f"{rung['bytes_of_sectors'] / 1e3:,.0f} KB, {rung['bytes_before_wait'] / 1e3:,.0f} of them early", False)
                 for rung in ladder["rungs"]]
-        return "KB that memory moves for W, counted in the emulation: no time", bars, None
+        return "KB that memory moves, counted in the emulation: no time", bars, None
     unit = next(unit for unit in UNITS if unit in ladder["rungs"][0])
     bars = [(rung["name"], rung[unit], f"{rung[unit]:,.1f} {UNITS[unit]}, {rung['ms']:.3f} ms", rung["name"].startswith("engine"))
             for rung in ladder["rungs"]]

@@ -1,26 +1,96 @@
-// The counters of a rung of the GPU's ladder, in a shape of GPT-2.
+// The ladders of a GPU as tests and `tools/step check` see them: what to compare a rung with, and what to
+// count.
 #pragma once
 
+#include <cmath>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "tests/cuda_emulation/counters.h"
+#include "tests/kernels/gpu_rung_cases.h"
 
-namespace staircase::rungs::gpu_matvec {
+namespace staircase::rungs {
 
-/// The last matrix of an MLP of GPT-2 124M, of which only every fourth output.
-inline constexpr int kIn = 3072, kOut = 192;
-
-/// Of the kernel that multiplies: what it asks of W, and of shared memory.
-inline cuda_emulation::CountedLaunch count(const MatvecRung& rung) {
-  const std::vector<float> w(std::size_t{kIn} * kOut, 0.25f), x(kIn, 0.5f);
-  Prepared prepared(rung, kIn, kOut, w.data(), x.data());
+/// The counters of the last kernel that a prepared rung starts. `watch` may choose the memory that counts.
+template <typename Prepared, typename Watch>
+cuda_emulation::CountedLaunch counted(Prepared& prepared, const Watch& watch) {
   prepared.write_x();
   cuda_emulation::Counters counters;
-  const std::size_t weights = std::size_t{kIn} * kOut;
-  counters.only(prepared.operands().w, rung.stored == Stored::kFloat32    ? weights * 4
-                                       : rung.stored == Stored::kBFloat16 ? weights * 2
-                                                                          : weights);
+  watch(counters);
   prepared.run();
   return counters.launches().back();
 }
 
-}  // namespace staircase::rungs::gpu_matvec
+struct CountedMatvec {
+  static constexpr std::string_view kName = "gpu-matvec";
+  static constexpr std::string_view kSubject =
+      "one row times every fourth output of the last matrix of GPT-2 124M's MLP (n_in 3072, n_out 192); what "
+      "the rungs "
+      "read of W";
+  static constexpr int kIn = 3072, kOut = 192;
+
+  static std::span<const gpu_matvec::MatvecRung> ladder() { return gpu_matvec::ladder(); }
+
+  static cuda_emulation::CountedLaunch count(const gpu_matvec::MatvecRung& rung) {
+    const std::vector<float> w(std::size_t{kIn} * kOut, 0.25f), x(kIn, 0.5f);
+    gpu_matvec::Prepared prepared(rung, kIn, kOut, w.data(), x.data());
+    return counted(prepared, [&](cuda_emulation::Counters& counters) {
+      counters.only(prepared.operands().w, prepared.weight_bytes());
+    });
+  }
+
+  /// Calls use(a sentence's beginning, the results of rung 1, those of the rung, how far they may be apart)
+  /// for each odd size.
+  template <typename Use>
+  static void compare(const gpu_matvec::MatvecRung& rung, const Use& use) {
+    for (const MatrixSize& size : kOddMatrices) {
+      const Wholes numbers(size.n_in, size.n_out);
+      const auto results = [&](const gpu_matvec::MatvecRung& of) {
+        gpu_matvec::Prepared prepared(of, size.n_in, size.n_out, numbers.w.data(), numbers.x.data());
+        prepared.run_after_kernel();
+        return prepared.result();
+      };
+      use("With W [" + std::to_string(size.n_out) + ", " + std::to_string(size.n_in) + "] and x [" +
+              std::to_string(size.n_in) + "],",
+          results(ladder()[0]), results(rung), 0.0);  // whole numbers
+    }
+  }
+};
+
+struct CountedLayerNorm {
+  static constexpr std::string_view kName = "gpu-layer-norm";
+  static constexpr std::string_view kSubject =
+      "8 rows of GPT-2 124M (width 768); what the rungs read of x, weight and bias";
+  static constexpr int kRows = 8, kWidth = 768;
+
+  static std::span<const gpu_layer_norm::LayerNormRung> ladder() { return gpu_layer_norm::ladder(); }
+
+  static cuda_emulation::CountedLaunch count(const gpu_layer_norm::LayerNormRung& rung) {
+    const NormCase numbers(kRows, kWidth, 0.0f);
+    gpu_layer_norm::Prepared prepared(rung, numbers.x, numbers.weight, numbers.bias);
+    return counted(prepared, [](cuda_emulation::Counters&) {});
+  }
+
+  template <typename Use>
+  static void compare(const gpu_layer_norm::LayerNormRung& rung, const Use& use) {
+    for (const RowSize& size : kOddRows) {
+      for (const float mean : {0.0f, 100.0f}) {
+        const NormCase numbers(size.rows, size.width, mean);
+        const auto results = [&](const gpu_layer_norm::LayerNormRung& of) {
+          gpu_layer_norm::Prepared prepared(of, numbers.x, numbers.weight, numbers.bias);
+          prepared.run_after_kernel();
+          return prepared.result();
+        };
+        use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.width) + "] around " +
+                (mean == 0.0f ? "0," : "100,"),
+            results(ladder()[0]), results(rung), NormCase::tolerance(mean) * 2.0);
+      }
+    }
+  }
+};
+
+}  // namespace staircase::rungs

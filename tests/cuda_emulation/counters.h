@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -191,6 +192,7 @@ class Counters {
   static std::uint64_t conflicts_of(const Request& request) {
     std::size_t widest = kBankBytes;
     for (const auto& lane : request.lanes) widest = std::max(widest, lane.second);
+    widest = std::bit_ceil(widest);  // a compiler may copy a struct of 12 bytes at once
     const std::size_t at_once = kBanks * kBankBytes / widest;
     std::uint64_t conflicts = 0;
     for (std::size_t begin = 0; begin < kWarp; begin += at_once) {

@@ -1,43 +1,63 @@
-// Each rung of the GPU's ladder gains what its page promises, as far as the emulation can count it.
+// Each rung of a GPU's ladder gains what its page promises, as far as the emulation can count it.
 #include <doctest/doctest.h>
 
 #include <map>
 
 #include "tests/cuda_emulation/count_rung.h"
 
-using namespace staircase::rungs::gpu_matvec;
+using namespace staircase::rungs;
 
 namespace {
 
-/// What a rung asks of W.
+/// What a rung asks of memory.
 struct Promise {
-  double sectors, requests;  // of a request; of 1,000 weights
-  double early;              // share of W that is requested before the wait
+  double sectors, requests;  // of a request; of 1,000 numbers of the operands
+  double early;              // share of what is read that is requested before the wait
   double barriers;           // of a block
 };
 
-}  // namespace
-
-TEST_CASE("a rung on a GPU asks of memory what its page says") {
-  const std::map<std::string_view, Promise> promises{
-      {"1-thread", {32.0, 31.25, 0.0, 0.0}},          {"2-warp", {4.0, 31.25, 0.0, 0.0}},
-      {"3-wide-loads", {16.0, 7.8125, 0.0, 0.0}},     {"4-loads-in-flight", {16.0, 7.8125, 0.0, 0.0}},
-      {"5-split-rows", {16.0, 7.8125, 0.0, 1.0}},     {"6-before-the-wait", {16.0, 7.8125, 2.0 / 3.0, 1.0}},
-      {"7-async-copies", {16.0, 7.8125, 1.0, 1.0}},   {"8-bfloat16", {16.0, 3.90625, 1.0, 1.0}},
-      {"9-int8-products", {16.0, 1.953125, 1.0, 1.0}}};
-  REQUIRE(promises.size() == ladder().size());
-  for (const MatvecRung& rung : ladder()) {
+/// `numbers`: how many the operands have.
+template <typename Ladder>
+void check(const std::map<std::string_view, Promise>& promises, double numbers) {
+  REQUIRE(promises.size() == Ladder::ladder().size());
+  for (const auto& rung : Ladder::ladder()) {
     CAPTURE(rung.name);
     REQUIRE(promises.contains(rung.name));
     const Promise& promise = promises.at(rung.name);
-    const cuda_emulation::CountedLaunch launch = count(rung);
-    cuda_emulation::Traffic w = launch.loads;
-    w += launch.streams;
-    const auto requests = static_cast<double>(w.requests), bytes = static_cast<double>(w.bytes);
-    CHECK(static_cast<double>(w.sectors) / requests == promise.sectors);
-    CHECK(requests / (kIn * kOut) * 1e3 == promise.requests);
-    CHECK(static_cast<double>(w.early_bytes) / bytes == doctest::Approx(promise.early).epsilon(1e-3));
+    const cuda_emulation::CountedLaunch launch = Ladder::count(rung);
+    cuda_emulation::Traffic read = launch.loads;
+    read += launch.streams;
+    const auto requests = static_cast<double>(read.requests), bytes = static_cast<double>(read.bytes);
+    CHECK(static_cast<double>(read.sectors) / requests == doctest::Approx(promise.sectors).epsilon(1e-3));
+    CHECK(requests / numbers * 1e3 == doctest::Approx(promise.requests).epsilon(1e-3));
+    CHECK(static_cast<double>(read.early_bytes) / bytes == doctest::Approx(promise.early).epsilon(1e-3));
     CHECK(static_cast<double>(launch.barriers) / launch.blocks == promise.barriers);
     CHECK(launch.conflicts == 0);
   }
+}
+
+}  // namespace
+
+TEST_CASE("a rung of the product on a GPU asks of memory what its page says") {
+  check<CountedMatvec>({{"1-thread", {32.0, 31.25, 0.0, 0.0}},
+                        {"2-warp", {4.0, 31.25, 0.0, 0.0}},
+                        {"3-wide-loads", {16.0, 7.8125, 0.0, 0.0}},
+                        {"4-loads-in-flight", {16.0, 7.8125, 0.0, 0.0}},
+                        {"5-split-rows", {16.0, 7.8125, 0.0, 1.0}},
+                        {"6-before-the-wait", {16.0, 7.8125, 2.0 / 3.0, 1.0}},
+                        {"7-async-copies", {16.0, 7.8125, 1.0, 1.0}},
+                        {"8-bfloat16", {16.0, 3.90625, 1.0, 1.0}},
+                        {"9-int8-products", {16.0, 1.953125, 1.0, 1.0}}},
+                       CountedMatvec::kIn * CountedMatvec::kOut);
+}
+
+TEST_CASE("a rung of the layer norm on a GPU asks of memory what its page says") {
+  check<CountedLayerNorm>({{"1-thread", {5.2, 625.0, 0.0, 0.0}},
+                           {"2-tree", {4.0, 156.25, 0.0, 18.0}},
+                           {"3-warp-sums", {4.0, 156.25, 0.0, 4.0}},
+                           {"4-registers", {4.0, 93.75, 0.0, 4.0}},
+                           {"5-one-reduction", {4.0, 93.75, 0.0, 1.0}},
+                           {"6-warp", {4.0, 93.75, 0.0, 0.0}},
+                           {"7-before-the-wait", {4.0, 93.75, 2.0 / 3.0, 0.0}}},
+                          CountedLayerNorm::kRows * CountedLayerNorm::kWidth);
 }

@@ -45,5 +45,28 @@ struct Wholes {
   std::mt19937 random_{1};
 };
 
+struct RowSize {
+  int rows, width;
+};
+inline const std::vector<RowSize> kOddRows = {{1, 1},   {1, 2},   {3, 31},   {2, 33},  {5, 127},
+                                              {4, 129}, {1, 768}, {3, 1000}, {130, 9}, {6, 1024}};
+
+/// Rows around a mean, and parameters.
+struct NormCase {
+  NormCase(int rows, int width, float mean) {
+    std::mt19937 random(static_cast<unsigned>(rows * 1000 + width));
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < rows * width; ++i) x.push_back(mean + normal(random));
+    for (int i = 0; i < width; ++i) weight.push_back(1.0f + 0.5f * normal(random));
+    for (int i = 0; i < width; ++i) bias.push_back(normal(random));
+  }
+
+  /// Of a result from the formula's. In float32 a mean of 100 has an error of some 1e-5, and a sum of a
+  /// thousand such numbers more.
+  static double tolerance(float mean) { return mean == 0.0f ? 1e-5 : 2e-3; }
+
+  std::vector<float> x, weight, bias;
+};
+
 /// Calls `test` on the GPU; in the emulation, in every order of threads and blocks, and with the race check.
 void on_every_gpu(const std::function<void()>& test);

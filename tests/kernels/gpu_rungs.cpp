@@ -4,9 +4,11 @@
 
 #include <random>
 
+#include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "tests/kernels/gpu_rung_cases.h"
 
+using namespace staircase::rungs;
 using namespace staircase::rungs::gpu_matvec;
 
 TEST_CASE("every rung on a GPU multiplies whole numbers exactly, in every type and odd size") {
@@ -66,11 +68,58 @@ TEST_CASE("every rung on a GPU rounds as finely as its type") {
   });
 }
 
-TEST_CASE("the weights of a rung take the bytes of their type, and names are numbered in order") {
-  int number = 1;
-  for (const MatvecRung& rung : ladder()) {
-    CAPTURE(rung.name);
-    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+namespace {
+
+/// The largest difference from the formula in double precision; NaN counts as infinity.
+double most_wrong(const std::vector<float>& y, const NormCase& numbers, const RowSize& size) {
+  const auto width = static_cast<std::size_t>(size.width);
+  double most = 0.0;
+  for (std::size_t first = 0; first < numbers.x.size(); first += width) {
+    double mean = 0.0, variance = 0.0;
+    for (std::size_t i = 0; i < width; ++i) mean += static_cast<double>(numbers.x[first + i]) / size.width;
+    for (std::size_t i = 0; i < width; ++i)
+      variance += std::pow(static_cast<double>(numbers.x[first + i]) - mean, 2.0) / size.width;
+    for (std::size_t i = 0; i < width; ++i) {
+      const double expected = (static_cast<double>(numbers.x[first + i]) - mean) /
+                                  std::sqrt(variance + 1e-5) * static_cast<double>(numbers.weight[i]) +
+                              static_cast<double>(numbers.bias[i]);
+      const double wrong = std::abs(static_cast<double>(y[first + i]) - expected);
+      most = std::max(most, std::isnan(wrong) ? INFINITY : wrong);
+    }
   }
-  CHECK(number == 10);
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("every layer norm on a GPU is the formula, in odd sizes and far from zero") {
+  on_every_gpu([] {
+    for (const gpu_layer_norm::LayerNormRung& rung : gpu_layer_norm::ladder()) {
+      for (const RowSize& size : kOddRows) {
+        for (const float mean : {0.0f, 100.0f}) {
+          CAPTURE(rung.name);
+          CAPTURE(size.rows);
+          CAPTURE(size.width);
+          CAPTURE(mean);
+          const NormCase numbers(size.rows, size.width, mean);
+          gpu_layer_norm::Prepared prepared(rung, numbers.x, numbers.weight, numbers.bias);
+          for (int time = 0; time < 2; ++time) {
+            prepared.run_after_kernel();
+            const std::vector<float> y = prepared.result();
+            REQUIRE(y.size() == numbers.x.size() + 1);
+            CHECK(most_wrong(y, numbers, size) < NormCase::tolerance(mean));
+            CHECK(y.back() == 0.5f);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("the rungs on a GPU are numbered in order") {
+  int number = 1;
+  for (const MatvecRung& rung : ladder()) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+  number = 1;
+  for (const auto& rung : gpu_layer_norm::ladder())
+    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
 }

@@ -63,7 +63,7 @@ class Ladder:
     def __init__(self, folder):
         self.folder = folder
         self.is_gpu = folder.parent.name == "cuda"
-        self.name = ("gpu-" if self.is_gpu else "") + folder.name
+        self.name = ("gpu-" if self.is_gpu else "") + folder.name.replace("_", "-")
         files = [file for file in folder.iterdir() if re.fullmatch(r"\d+_\w+\.(cpp|cu)", file.name)]
         self.rungs = sorted((Rung(self, file) for file in files), key=lambda rung: rung.number)
         self.program = "tests/cuda_emulation/gpu-rungs" if self.is_gpu else "tests/check-rung"

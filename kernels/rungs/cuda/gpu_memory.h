@@ -1,0 +1,55 @@
+// Memory of a GPU with a stream, for tests and measurements of rungs.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+
+namespace staircase::rungs {
+
+/// Frees everything in its destructor. All functions throw if the GPU fails.
+class GpuMemory {
+ public:
+  GpuMemory() {
+    cuda::check(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "a stream was made");
+  }
+  GpuMemory(const GpuMemory&) = delete;
+  ~GpuMemory() {
+    for (void* const memory : allocated_) cudaFree(memory);
+    cudaStreamDestroy(stream_.handle);
+  }
+
+  cuda::Stream stream() const { return stream_; }
+
+  void wait() const { cuda::check(cudaStreamSynchronize(stream_), "a rung ran"); }
+
+  /// A copy of the numbers.
+  template <typename T>
+  T* put(const std::vector<T>& values) {
+    void* memory = nullptr;
+    cuda::check(cudaMalloc(&memory, values.size() * sizeof(T)), "memory was allocated");
+    allocated_.push_back(memory);
+    cuda::check(
+        cudaMemcpyAsync(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
+        "numbers were copied");
+    wait();
+    return static_cast<T*>(memory);
+  }
+
+  std::vector<float> get(const float* from, std::size_t count) const {
+    std::vector<float> values(count);
+    cuda::check(cudaMemcpyAsync(values.data(), from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+                "a result was copied");
+    wait();
+    return values;
+  }
+
+ private:
+  cuda::Stream stream_;
+  std::vector<void*> allocated_;
+};
+
+/// A kernel that copies: what a rung comes after, as in a model. kernels/rungs/cuda/copy_by_kernel.cu has it.
+void copy_by_kernel(const float* from, float* to, int count, cuda::Stream stream);
+
+}  // namespace staircase::rungs

@@ -1,0 +1,13 @@
+#include <array>
+
+#include "kernels/rungs/cuda/matvec/matvec.h"
+
+namespace staircase::rungs::gpu_matvec {
+
+std::span<const MatvecRung> ladder() {
+  static const std::array rungs{kThread,        kWarp,        kWideLoads, kLoadsInFlight, kSplitRows,
+                                kBeforeTheWait, kAsyncCopies, kBFloat16,  kInt8Products};
+  return rungs;
+}
+
+}  // namespace staircase::rungs::gpu_matvec
