@@ -1,6 +1,6 @@
 // The lanes of a warp exchange registers without a barrier. So each warp adds up its own 32 parts, and only
-// the four sums of the warps meet in shared memory: one barrier for a sum, and one before the next uses the
-// same places.
+// the four sums of the warps meet in shared memory. That takes one barrier for a sum, and one before the next
+// sum uses the same places.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
