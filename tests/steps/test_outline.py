@@ -303,6 +303,11 @@ extern "C" { int last(); }
         self.assertEqual([(function.title(), function.body_text()) for function in header.functions],
                          [("Row::Row", ": a_{a}, b_(a) {}"), ("third", "{ return row.size(); }")])
 
+    def test_a_type_with_an_alignment_is_no_function(self):
+        for words in ("struct alignas(16) Part", "alignas(16) struct Part", "class alignas(float4) Part"):
+            header = Header(f"{words} {{\n  float mean;\n}};\n\nint f(int x) {{\n  return x + 1;\n}}\n")
+            self.assertEqual([function.name for function in header.functions], ["f"], words)
+
     def test_an_include_stands_among_those_of_its_kind(self):
         for includes, include, result in [
                 ("#include <b>\n#include <d>\n", "<c>", "#include <b>\n#include <c>\n#include <d>\n"),

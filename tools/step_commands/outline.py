@@ -77,7 +77,7 @@ class Header:
                 head = position
             elif letter == "{":
                 last = self.close(position)
-                words = re.sub(r"^(template\b|alignas\(\)|\s)+", "", flat(self.code[start:position]))
+                words = re.sub(r"^(template\b|\s)+", "", re.sub(r"\balignas\(\)", "", flat(self.code[start:position])))
                 kind = re.match(r"(namespace|class|struct|union|enum|extern)\b", words)
                 if kind and "(" not in words and "=" not in words:
                     self.read_inside(kind.group(1), words, position, last, scope)

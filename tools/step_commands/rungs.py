@@ -230,8 +230,9 @@ def readme(rung, folder):
 
 ## Your turn
 
-`{rung.file.name}` has functions without their bodies. Those of the rung below, {link(f"`{below.name}`", below)},
-are a beginning. The class, its members and the last lines of the file stay as they are.
+`{rung.file.name}` has functions without their bodies: {", ".join(f"`{name}`" for name in left(emptied(rung)))}.
+Those of the rung below, {link(f"`{below.name}`", below)}, are a beginning.
+All else stays as it is, the last lines above all: by their name the ladder finds your rung.
 
 ## How to check it
 
