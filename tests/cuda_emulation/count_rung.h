@@ -10,6 +10,7 @@
 
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
+#include "kernels/rungs/cuda/softmax/prepared.h"
 #include "tests/cuda_emulation/counters.h"
 #include "tests/kernels/gpu_rung_cases.h"
 
@@ -88,6 +89,48 @@ struct CountedLayerNorm {
         use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.width) + "] around " +
                 (mean == 0.0f ? "0," : "100,"),
             results(ladder()[0]), results(rung), NormCase::tolerance(mean) * 2.0);
+      }
+    }
+  }
+};
+
+struct CountedSoftmax {
+  static constexpr std::string_view kName = "gpu-softmax";
+  static constexpr std::string_view kSubject =
+      "one row of 50,257 logits; what the rungs read, their last kernel's blocks";
+  static constexpr int kWidth = 50257;
+
+  static std::span<const gpu_softmax::SoftmaxRung> ladder() { return gpu_softmax::ladder(); }
+
+  /// Of all kernels together.
+  static cuda_emulation::CountedLaunch count(const gpu_softmax::SoftmaxRung& rung) {
+    gpu_softmax::Prepared prepared(rung, std::vector<float>(kWidth, 0.5f), kWidth);
+    prepared.write_x();
+    cuda_emulation::Counters counters;
+    prepared.run();
+    cuda_emulation::CountedLaunch all = counters.launches().back();
+    for (std::size_t i = 0; i + 1 < counters.launches().size(); ++i) {
+      const cuda_emulation::CountedLaunch& launch = counters.launches()[i];
+      all.loads += launch.loads;
+      all.barriers += launch.barriers;
+      all.conflicts += launch.conflicts;
+    }
+    return all;
+  }
+
+  template <typename Use>
+  static void compare(const gpu_softmax::SoftmaxRung& rung, const Use& use) {
+    for (const RowSize& size : kOddLogits) {
+      for (const float scale : {1.0f, 30.0f}) {
+        const std::vector<float> x = logits(size, scale);
+        const auto results = [&](const gpu_softmax::SoftmaxRung& of) {
+          gpu_softmax::Prepared prepared(of, x, size.width);
+          prepared.run_after_kernel();
+          return prepared.result();
+        };
+        use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.width) + "], " +
+                (scale == 1.0f ? "normal numbers," : "30 times normal numbers,"),
+            results(ladder()[0]), results(rung), 2.0 * kErrorOfSoftmax);
       }
     }
   }

@@ -130,8 +130,9 @@ int main(int count, char** arguments) try {
   const std::vector<std::string> words(arguments + std::min(count, 2), arguments + count);
   if (words.size() <= 2 && name == CountedMatvec::kName) return answer<CountedMatvec>(words);
   if (words.size() <= 2 && name == CountedLayerNorm::kName) return answer<CountedLayerNorm>(words);
-  fmt::print("gpu-rungs takes {} or {}, and the number of a rung, or a file for JSON.\n",
-             CountedMatvec::kName, CountedLayerNorm::kName);
+  if (words.size() <= 2 && name == CountedSoftmax::kName) return answer<CountedSoftmax>(words);
+  fmt::print("gpu-rungs takes {}, {} or {}, and the number of a rung, or a file for JSON.\n",
+             CountedMatvec::kName, CountedLayerNorm::kName, CountedSoftmax::kName);
   return 2;
 } catch (const std::exception& error) {
   fmt::print("The kernel is wrong: {}.\n", error.what());

@@ -61,3 +61,11 @@ TEST_CASE("a rung of the layer norm on a GPU asks of memory what its page says")
                            {"7-before-the-wait", {4.0, 93.75, 2.0 / 3.0, 0.0}}},
                           CountedLayerNorm::kRows * CountedLayerNorm::kWidth);
 }
+
+TEST_CASE("a rung of the softmax on a GPU asks of memory what its page says") {
+  check<CountedSoftmax>({{"1-thread", {1.0, 3000.0, 0.0, 0.0}},
+                         {"2-block", {4.0, 93.86, 0.0, 4.0}},
+                         {"3-online", {4.0, 62.5, 0.0, 1.0}},
+                         {"4-split", {4.0765, 64.5, 0.0, 2.0}}},
+                        CountedSoftmax::kWidth);
+}

@@ -68,5 +68,21 @@ struct NormCase {
   std::vector<float> x, weight, bias;
 };
 
+inline const std::vector<RowSize> kOddLogits = {{1, 1},   {1, 2},    {3, 31},   {2, 129},
+                                                {130, 3}, {1, 1025}, {2, 3000}, {1, 70001}};
+
+/// Normal numbers, larger ones by `scale`, around 1,000: their exponentials are infinite in float32.
+inline std::vector<float> logits(const RowSize& size, float scale) {
+  std::mt19937 random(static_cast<unsigned>(size.width));
+  std::normal_distribution<float> normal;
+  std::vector<float> x;
+  for (int i = 0; i < size.rows * size.width; ++i) x.push_back(1000.0f + scale * normal(random));
+  return x;
+}
+
+/// Of a probability. A sum in float32 of 70,001 numbers, one after another, may be wrong by 1e-3 of it. But
+/// then the largest probability is far below 1.
+constexpr double kErrorOfSoftmax = 2e-6;
+
 /// Calls `test` on the GPU; in the emulation, in every order of threads and blocks, and with the race check.
 void on_every_gpu(const std::function<void()>& test);

@@ -6,6 +6,7 @@
 
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
+#include "kernels/rungs/cuda/softmax/prepared.h"
 #include "tests/kernels/gpu_rung_cases.h"
 
 using namespace staircase::rungs;
@@ -90,6 +91,23 @@ double most_wrong(const std::vector<float>& y, const NormCase& numbers, const Ro
   return most;
 }
 
+/// The same for a softmax of x.
+double most_wrong(const std::vector<float>& y, const std::vector<float>& x, const RowSize& size) {
+  const auto width = static_cast<std::size_t>(size.width);
+  double most = 0.0;
+  for (std::size_t first = 0; first < x.size(); first += width) {
+    double largest = -INFINITY, sum = 0.0;
+    for (std::size_t i = 0; i < width; ++i) largest = std::max(largest, static_cast<double>(x[first + i]));
+    for (std::size_t i = 0; i < width; ++i) sum += std::exp(static_cast<double>(x[first + i]) - largest);
+    for (std::size_t i = 0; i < width; ++i) {
+      const double wrong = std::abs(static_cast<double>(y[first + i]) -
+                                    std::exp(static_cast<double>(x[first + i]) - largest) / sum);
+      most = std::max(most, std::isnan(wrong) ? INFINITY : wrong);
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 TEST_CASE("every layer norm on a GPU is the formula, in odd sizes and far from zero") {
@@ -116,10 +134,37 @@ TEST_CASE("every layer norm on a GPU is the formula, in odd sizes and far from z
   });
 }
 
+TEST_CASE("every softmax on a GPU is the formula, in odd sizes and far from zero") {
+  on_every_gpu([] {
+    for (const gpu_softmax::SoftmaxRung& rung : gpu_softmax::ladder()) {
+      for (const RowSize& size : kOddLogits) {
+        for (const float scale : {0.0f, 1.0f, 30.0f}) {
+          if (size.width > 65536 && scale != 1.0f) continue;  // the emulation takes a second for each
+          CAPTURE(rung.name);
+          CAPTURE(size.rows);
+          CAPTURE(size.width);
+          CAPTURE(scale);
+          const std::vector<float> x = logits(size, scale);
+          gpu_softmax::Prepared prepared(rung, x, size.width);
+          for (int time = 0; time < 2; ++time) {
+            prepared.run_after_kernel();
+            const std::vector<float> y = prepared.result();
+            REQUIRE(y.size() == x.size() + 1);
+            CHECK(most_wrong(y, x, size) < kErrorOfSoftmax);
+            CHECK(y.back() == 0.5f);
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("the rungs on a GPU are numbered in order") {
   int number = 1;
   for (const MatvecRung& rung : ladder()) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
   number = 1;
   for (const auto& rung : gpu_layer_norm::ladder())
     CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+  number = 1;
+  for (const auto& rung : gpu_softmax::ladder()) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
 }
