@@ -121,7 +121,7 @@ TEST_CASE("every layer norm on a GPU is the formula, in odd sizes and far from z
           CAPTURE(mean);
           const NormCase numbers(size.rows, size.width, mean);
           gpu_layer_norm::Prepared prepared(rung, numbers.x, numbers.weight, numbers.bias);
-          for (int time = 0; time < 2; ++time) {
+          for (int time = 0; time < (mean == 0.0f ? 2 : 1); ++time) {
             prepared.run_after_kernel();
             const std::vector<float> y = prepared.result();
             REQUIRE(y.size() == numbers.x.size() + 1);
@@ -139,14 +139,15 @@ TEST_CASE("every softmax on a GPU is the formula, in odd sizes and far from zero
     for (const gpu_softmax::SoftmaxRung& rung : gpu_softmax::ladder()) {
       for (const RowSize& size : kOddLogits) {
         for (const float scale : {0.0f, 1.0f, 30.0f}) {
-          if (size.width > 65536 && scale != 1.0f) continue;  // the emulation takes a second for each
+          // Only blocks that share a row have an edge there, and the emulation takes long.
+          if (size.width > 65536 && (scale != 1.0f || rung.name != "4-split")) continue;
           CAPTURE(rung.name);
           CAPTURE(size.rows);
           CAPTURE(size.width);
           CAPTURE(scale);
           const std::vector<float> x = logits(size, scale);
           gpu_softmax::Prepared prepared(rung, x, size.width);
-          for (int time = 0; time < 2; ++time) {
+          for (int time = 0; time < (scale == 30.0f ? 2 : 1); ++time) {
             prepared.run_after_kernel();
             const std::vector<float> y = prepared.result();
             REQUIRE(y.size() == x.size() + 1);
