@@ -289,8 +289,8 @@ class Endpoints(unittest.TestCase):
         self.assertLess(time_, 15 * once)  # 40
 
     def test_metrics_tell_the_memory_of_the_cache_which_windows_make_smaller(self):
-        """Two texts of 32 blocks with 16 positions of 512 bytes in each layer. Three of four layers may have a window, and
-        then 21 blocks do. Both models have one shape, and a table takes 4 bytes for each block of a text."""
+        """Two texts of 32 blocks with 16 positions of 512 bytes in each layer. Three of four layers may have a
+        window, and then 21 blocks do. Both models have one shape. A table takes 4 bytes for each block of a text."""
         block, table = 16 * 512, 2 * 32 * 4
         for model, bytes_ in (("tales-qwen-1m", 4 * 64 * block + table),
                               ("tales-window-1m", 64 * block + 3 * 42 * block + 2 * table)):
