@@ -72,12 +72,55 @@ class EndedTexts : public PagedEngine {
 
   void clear_row(int r) override {
     // If the last block is full, all are found without the row.
-    if (cache_.length(r) % kBlockSize > 0) keep(r);
+    if (cache_.length(r) % kBlockSize > 0 || (keeps_whole_ && cache_.length(r) > 0)) keep(r);
     PagedEngine::clear_row(r);
     adapters_[r] = kNoAdapter;
   }
 
   double found() const { return PagedEngine::found() + more_found_; }
+
+  /// Whether there are rows for texts that have ended.
+  bool keeps_texts() const { return !ended_.empty() || !empty_.empty(); }
+
+  /// From now on, `kept` has texts whose last block is full, too.
+  void keep_whole() { keeps_whole_ = true; }
+
+  /// A text that has ended, and the row of the cache that holds it.
+  struct Kept {
+    int row;
+    std::vector<int> tokens;  // of the model without an adapter
+  };
+
+  /// The oldest first; without beams, and without those of adapters.
+  std::vector<Kept> kept() const {
+    std::vector<Kept> texts;
+    for (const Ended& one : ended_) {
+      const bool is_plain = one.tokens.empty() || one.tokens.back() < model_.config().vocab_size;
+      if (!one.is_beam && is_plain) texts.push_back({one.row, one.tokens});
+    }
+    return texts;
+  }
+
+  /// Takes a text back that another engine has kept. Returns its row, whose positions from `missing` on are
+  /// to be filled, and sets `missing` to what other texts do not hold. Nothing if there is no room, or if
+  /// more than the positions from `missing` on are.
+  std::optional<int> take_back(const std::vector<int>& tokens, int& missing) {
+    const int length = static_cast<int>(tokens.size());
+    if (empty_.empty() || length == 0 || length > model_.config().n_positions) return {};
+    const int row = empty_.back();
+    cache_.share(row, tokens);
+    const int shared = cache_.length(row);
+    if (shared < missing || !cache_.reserve(row, length)) {
+      cache_.truncate(row, 0);
+      return {};
+    }
+    cache_.append(row, length - shared);
+    cache_.remember(row, std::span(tokens).subspan(shared));
+    empty_.pop_back();
+    ended_.push_back({row, tokens, false});
+    missing = shared;
+    return row;
+  }
 
  private:
   struct Ended {
@@ -162,7 +205,8 @@ class EndedTexts : public PagedEngine {
   std::vector<char> searches_;          // whether it is a beam
   std::deque<Ended> ended_;             // the oldest first
   std::vector<int> empty_;              // rows for more of them
-  double more_found_ = 0.0;             // tokens of texts that joined, beyond the full blocks
+  bool keeps_whole_ = false;
+  double more_found_ = 0.0;  // tokens of texts that joined, beyond the full blocks
 };
 
 }  // namespace staircase

@@ -109,6 +109,9 @@ class Model {
   /// Its folder or .gguf file.
   const std::filesystem::path& path() const { return path_; }
 
+  /// Whether other ranks have parts of it.
+  bool is_split() const { return ranks_ != nullptr; }
+
   Device& device() const { return *device_; }
 
   /// The type of the weights.

@@ -105,15 +105,19 @@ class Unpacker {
   std::string_view rest_;
 };
 
-/// Options come with their names, and the other values are hashes.
-std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate& chat_template) {
-  const auto bytes = std::as_bytes(std::span(chat_template.source()));
+/// Options come with their names, and the other values are words and hashes.
+std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate* chat_template) {
   const std::uint64_t weights = fingerprint(model.path(), Checkpoint::open(model.path()),
                                             DType::kFloat32);  // --dtype is a trait of its own
-  return {{"model", fmt::format("{:016x}", weights)},
-          {"chat template", fmt::format("{:016x}", xxh64(bytes))},
-          {"--dtype", std::string(to_string(model.dtype()))},
-          {"--cache-dtype", std::string(to_string(model.kv_dtype()))}};
+  std::vector<SessionTrait> traits{{"program", chat_template != nullptr ? "a chat" : "a server"},
+                                   {"model", fmt::format("{:016x}", weights)},
+                                   {"--dtype", std::string(to_string(model.dtype()))},
+                                   {"--cache-dtype", std::string(to_string(model.kv_dtype()))}};
+  if (chat_template != nullptr) {
+    const std::uint64_t source = xxh64(std::as_bytes(std::span(chat_template->source())));
+    traits.push_back({"chat template", fmt::format("{:016x}", source)});
+  }
+  return traits;
 }
 
 std::string packed(const std::vector<SessionTrait>& traits) {
@@ -146,6 +150,7 @@ std::string packed(const Session& session) {
     packer.tokens(tokens);
   }
   packer.tokens(session.tokens);
+  packer.tokens(session.firsts);
   packer.number(static_cast<std::uint64_t>(session.cached));
   packer.number(session.seed);
   std::ostringstream generator;
@@ -165,6 +170,7 @@ Session unpacked(Unpacker saved, int vocabulary) {
         {{std::string(text), std::vector<bool>(own.begin(), own.end())}, saved.tokens(vocabulary)});
   }
   session.tokens = saved.tokens(vocabulary);
+  session.firsts = saved.tokens(std::numeric_limits<int>::max());
   session.cached = static_cast<int>(saved.number(session.tokens.size()));
   session.seed = static_cast<unsigned>(saved.number(std::numeric_limits<unsigned>::max()));
   std::istringstream generator{std::string(saved.text())};
@@ -245,17 +251,17 @@ void SessionParts::check() {
 }
 
 SessionReader::SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
-                             const ModelConfig& config)
+                             int vocabulary, std::size_t most_tokens)
     : name_(typed(file.string())), file_(file), parts_(file_.bytes(), name_) {
   try {
     compare(traits, Unpacker(parts_.next()), name_);
-    session_ = unpacked(Unpacker(parts_.next()), config.vocab_size);
+    session_ = unpacked(Unpacker(parts_.next()), vocabulary);
   } catch (const Unexpected&) {
     refuse();
   }
-  if (std::ssize(session_.tokens) > config.n_positions) {
+  if (session_.tokens.size() > most_tokens) {
     throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
-                name_, session_.tokens.size(), config.n_positions);
+                name_, session_.tokens.size(), most_tokens);
   }
   checked_ = std::async([rest = parts_]() mutable { rest.check(); });
   if (session_.cached == 0) checked_.get();
@@ -324,7 +330,15 @@ void SessionWriter::finish() {
 
 SessionFile::SessionFile(const std::filesystem::path& file, const Model& model,
                          const ChatTemplate& chat_template)
-    : file_(file), model_(model), traits_(traits_of(model, chat_template)) {
+    : SessionFile(file, model, traits_of(model, &chat_template),
+                  static_cast<std::size_t>(model.config().n_positions)) {}
+
+SessionFile::SessionFile(const std::filesystem::path& file, const Model& model)
+    : SessionFile(file, model, traits_of(model, nullptr), std::numeric_limits<int>::max()) {}
+
+SessionFile::SessionFile(const std::filesystem::path& file, const Model& model,
+                         std::vector<SessionTrait> traits, std::size_t most_tokens)
+    : file_(file), model_(model), traits_(std::move(traits)), most_tokens_(most_tokens) {
   const std::string name = typed(file.string());
   if (is_there(file)) require_file(file);
   writing(name, [&] {
@@ -342,7 +356,7 @@ SessionFile::SessionFile(const std::filesystem::path& file, const Model& model,
 
 std::optional<SessionReader> SessionFile::read() const {
   if (!is_there(file_)) return {};
-  return SessionReader(file_, traits_, model_.config());
+  return SessionReader(file_, traits_, model_.config().vocab_size, most_tokens_);
 }
 
 SessionWriter SessionFile::write(const Session& session) const {

@@ -28,9 +28,10 @@ struct Session {
   std::vector<Message> dropped = {};   ///< the oldest of them, which the model does not see any more
   std::deque<KnownTokens::KnownText> known = {};  ///< texts that must keep their tokens
   std::vector<int> tokens = {};                   ///< of the newest text
-  int cached = 0;               ///< the first of them, whose keys and values follow in the file
-  unsigned seed = 0;            ///< with which the random numbers began
-  std::mt19937 generator = {};  ///< those that come next
+  std::vector<int> firsts = {};  ///< of a server's known texts: the first position that the file has of each
+  int cached = 0;                ///< the first of them, whose keys and values follow in the file
+  unsigned seed = 0;             ///< with which the random numbers began
+  std::mt19937 generator = {};   ///< those that come next
 };
 
 /// What the keys and values depend on besides the tokens, and the tokens besides the messages.
@@ -83,8 +84,8 @@ class SessionReader {
 
  private:
   friend class SessionFile;
-  SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits,
-                const ModelConfig& config);
+  SessionReader(const std::filesystem::path& file, const std::vector<SessionTrait>& traits, int vocabulary,
+                std::size_t most_tokens);
 
   [[noreturn]] void refuse() const;
 
@@ -128,6 +129,9 @@ class SessionFile {
   /// The file need not be there yet. Throws Error if another program uses it, and if it could not be written.
   SessionFile(const std::filesystem::path& file, const Model& model, const ChatTemplate& chat_template);
 
+  /// Of a server, whose session is that of many texts: together they may be longer than the context.
+  SessionFile(const std::filesystem::path& file, const Model& model);
+
   /// Nothing if there is no file. Throws Error for one that is no session, is damaged, belongs to another
   /// model, template or type, or has more tokens than the model's context.
   std::optional<SessionReader> read() const;
@@ -136,9 +140,13 @@ class SessionFile {
   SessionWriter write(const Session& session) const;
 
  private:
+  SessionFile(const std::filesystem::path& file, const Model& model, std::vector<SessionTrait> traits,
+              std::size_t most_tokens);
+
   std::filesystem::path file_, part_;
   const Model& model_;
   std::vector<SessionTrait> traits_;
+  std::size_t most_tokens_;
   std::unique_ptr<platform::FileLock> lock_;
 };
 

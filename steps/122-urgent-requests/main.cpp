@@ -2,6 +2,7 @@
 #include "common/decoding/ended_texts.h"
 #include "common/decoding/windowed_kv_cache.h"
 #include "common/program/program.h"
+#include "common/server/cache_file.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_engine.h"
@@ -21,6 +22,7 @@ int main(int argc, char** argv) {
   add_options(program, prefill);
   add_options(program, paged);
   add_options(program, turns);
+  CacheFile file(program);
   program.add_dtype_option(memory_estimate);
   program.add_cache_dtype_option();
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
@@ -29,9 +31,11 @@ int main(int argc, char** argv) {
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     WindowedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks, server.max_batch_size);
     EndedTexts engine(with_adapters(model, chats), cache, server.max_batch_size, paged.prefix_caching);
+    file.restore(model, engine, cache);
     Chat chat(named.name, tokenizer, chats);
     Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill, turns);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(engine, cache, server.max_batch_size), &chat, names_of(chats));
+    file.save();
   });
 }

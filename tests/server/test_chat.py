@@ -146,6 +146,7 @@ class EveryOption(unittest.TestCase):
             "chat-template": (folder / "other.jinja", lambda server: post(server, "/apply-template", rendered)[2]),
             "kv-blocks": (4, lambda server: self.model(server)["context_length"]),
             "no-prefix-caching": (None, self.cached),
+            "cache-file": (folder / "cache", lambda server: (folder / "cache.lock").exists()),
             "dtype": ("int4", lambda server: server.complete("The", **logprobs)["choices"][0]["logprobs"]),
             "cache-dtype": ("int8", lambda server: server.complete("The king", **logprobs)["choices"][0]["logprobs"]),
         }
@@ -283,6 +284,60 @@ class Cache(unittest.TestCase):
                     # The last token of an answer never went through the model.
                     self.assertEqual(found, before - 1, f"seed {seed}, turn {turn}")
             self.assertEqual(server.metrics()["staircase_texts_growing"], 0)  # those that are kept do not grow
+
+
+class CacheFile(unittest.TestCase):
+    def setUp(self):
+        self.file = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.cache"
+
+    def server(self, *options, **more):
+        return Server("--cache-file", self.file, *options, program=CHATS, **more)
+
+    def ask(self, server, prompt):
+        """The text and the prompt tokens that were cached."""
+        answer = server.complete(prompt, max_tokens=20, temperature=0)
+        return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def test_a_server_that_starts_again_has_the_texts_of_the_one_before(self):
+        prompt = "A fox met a crow in the wood. " * 9
+        with self.server() as server:
+            text, cached = self.ask(server, prompt)
+            self.assertEqual(cached, 0)
+            again = self.ask(server, prompt + text + " And then?")
+        for program in [CHATS, *Path(CHATS).parent.glob("122-urgent-requests")]:
+            with Server("--cache-file", self.file, program=program) as server:
+                self.assertIn("saved texts are in the cache.", server.said())
+                self.assertEqual(self.ask(server, prompt + text + " And then?")[0], again[0])
+                self.assertGreater(self.ask(server, prompt)[1], 50)
+
+    def test_a_server_that_is_killed_leaves_the_file_of_the_one_before(self):
+        with self.server() as server:
+            self.ask(server, "A fox met a crow in the wood. " * 9)
+        before = self.file.read_bytes()
+        with self.server(ends_well=False) as server:
+            self.ask(server, "A lion met a mouse in the hall. " * 9)
+            server.process.kill()
+        self.assertEqual(self.file.read_bytes(), before)
+        with self.server() as server:
+            self.assertGreater(self.ask(server, "A fox met a crow in the wood. " * 9)[1], 50)
+            self.assertLess(self.ask(server, "A lion met a mouse in the hall. " * 9)[1], 50)
+
+    def test_what_cannot_be_restored_is_refused_in_one_sentence(self):
+        def refusal(*options):
+            done = subprocess.run([CHATS, "--model", "tales-6m", "--port", "0", "--cache-file", self.file, *options],
+                                  capture_output=True, text=True, timeout=100)
+            self.assertEqual((done.stdout, done.stderr.count("error: ")), ("", 1), done.stderr)
+            return done.returncode, done.stderr.splitlines()[-1]
+
+        with self.server() as server:
+            self.assertEqual(refusal(), (1, f"error: {self.file} is in use by another program; end that one, or choose another file"))
+            self.ask(server, "A fox met a crow in the wood.")
+        self.assertEqual(refusal("--no-prefix-caching"), (2, "error: --cache-file needs --prefix-caching, which is off"))
+        self.assertEqual(refusal("--dtype", "bfloat16"),
+                         (1, f"error: {self.file} was saved with --dtype float32, and this program uses bfloat16; choose float32, or "
+                             "another file"))
+        self.file.write_bytes(self.file.read_bytes()[:-1])
+        self.assertIn(f"error: {self.file} is cut off after", refusal()[1])
 
 
 class Reasoning(unittest.TestCase):
