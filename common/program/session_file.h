@@ -1,5 +1,5 @@
-// A conversation in a file: what its next answer depends on, keys and values included. A program that reads
-// it goes on as if it had never ended.
+// A conversation in a file: all that its next answer depends on, keys and values included. A program that
+// reads it continues as if it had never ended. A server keeps its texts in the same way.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,7 @@
 
 namespace staircase {
 
+/// What the next answer of a chat depends on besides keys and values, or the texts that a server keeps.
 struct Session {
   std::vector<Message> messages = {};  ///< the whole conversation
   std::vector<Message> dropped = {};   ///< the oldest of them, which the model does not see any more
