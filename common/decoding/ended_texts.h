@@ -9,9 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/decoding/windowed_kv_cache.h"
 #include "paged_engine.h"
 
 namespace staircase {
+
+/// As many blocks as the option says, or enough for a whole context in each slot.
+inline int pool_size(const PagedOptions& paged, const Model& model, int slots) {
+  return paged.blocks ? *paged.blocks : product(slots, blocks_for(model.config().n_positions));
+}
 
 /// Other texts find full blocks, but the last block of a text is rarely full. Without its row, the next turn
 /// of a conversation recomputes up to kBlockSize - 1 known tokens, half as long as many a question. Step 94

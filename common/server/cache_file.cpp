@@ -77,6 +77,8 @@ CacheFile::CacheFile(OptionSink& sink) {
 void CacheFile::restore(Model& model, EndedTexts& engine, PagedKvCache& cache) {
   if (name_.empty()) return;
   if (model.is_split()) throw UsageError("--cache-file needs the whole model; start the server on one rank");
+  if (!model.config().windows.empty())
+    throw UsageError("--cache-file does not keep layers with a window; leave it out for this model");
   if (!engine.keeps_texts()) throw UsageError("--cache-file needs --prefix-caching, which is off");
   model_ = &model;
   engine_ = &engine;

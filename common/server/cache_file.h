@@ -18,7 +18,7 @@ class CacheFile {
 
   /// Takes the texts back that the file holds, the oldest first, as far as there is room. Without the option,
   /// does nothing. The engine and its cache must outlive this. Throws Error for a file that is none of this
-  /// model, and UsageError if the engine keeps no texts, or only a part of the model.
+  /// model, and UsageError if the engine keeps no texts, or only a part of the model, or layers have windows.
   void restore(Model& model, EndedTexts& engine, PagedKvCache& cache);
 
   /// Writes them. Blocks that several texts share are written once. Throws Error if that fails.

@@ -1,6 +1,7 @@
 #include "chat.h"
 #include "common/decoding/ended_texts.h"
 #include "common/program/program.h"
+#include "common/server/cache_file.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_engine.h"
@@ -14,26 +15,26 @@ int main(int argc, char** argv) {
   PrefillOptions prefill{.chunk = 512};  // a client that leaves stops its prompt after one part
   PagedOptions paged;
   TurnOptions turns;
-  std::optional<Model> draft;
   Program program("Serves a language model over HTTP, with OpenAI's interface for chats and texts.", false);
   add_options(program, server);
   add_options(program, chats);
   add_options(program, prefill);
   add_options(program, paged);
   add_options(program, turns);
-  program.add_draft_model_option(draft);
+  program.add_draft_model_option(turns.draft);
+  CacheFile file(program);
   program.add_dtype_option(memory_estimate);
   program.add_cache_dtype_option();
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
-    const int whole = blocks_for(model.config().n_positions);  // a context's
-    const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
-    PagedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks);
+    const int blocks = pool_size(paged, model, server.max_batch_size);
+    WindowedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks, server.max_batch_size);
     EndedTexts engine(with_adapters(model, chats), cache, server.max_batch_size, paged.prefix_caching);
+    file.restore(model, engine, cache);
     Chat chat(named.name, tokenizer, chats);
-    Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill, turns,
-                    draft ? std::make_unique<RowDraftModel>(*draft, server.max_batch_size) : nullptr);
+    Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill, std::move(turns));
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(engine, cache, server.max_batch_size), &chat, names_of(chats));
+    file.save();
   });
 }

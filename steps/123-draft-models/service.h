@@ -14,6 +14,7 @@ struct TurnOptions {
   int patience = 100;
   LookupOptions lookup = {};
   SpeculationOptions speculation = {};
+  std::optional<Model> draft = {};
 };
 
 inline void add_options(OptionSink& sink, TurnOptions& options) {
@@ -28,7 +29,7 @@ inline void add_options(OptionSink& sink, TurnOptions& options) {
 class Service : public CompletionService {
  public:
   Service(Engine& engine, const Tokenizer& tokenizer, ScorePrompt score, const ServerOptions& options,
-          const PrefillOptions& prefill, const TurnOptions& turns, std::unique_ptr<RowDrafter> drafter)
+          const PrefillOptions& prefill, TurnOptions turns, std::unique_ptr<RowDrafter> drafter = nullptr)
       : score_prompt_(std::move(score)),
         most_(options.max_batch_size + options.max_queue),
         engine_(engine,
@@ -44,9 +45,11 @@ class Service : public CompletionService {
               // Its place is free before its client learns of the end and sends the next request.
               if (const auto [reply, i] = find(number, true); reply) reply->end_text(i, text.finish_reason);
             }),
+        draft_(std::move(turns.draft)),
         drafter_(std::move(drafter)) {
     scheduler_.patience = turns.patience;
     scheduler_.lookup = turns.lookup;
+    if (draft_) drafter_ = std::make_unique<RowDraftModel>(*draft_, options.max_batch_size);
     if (!drafter_) return;
     if (turns.lookup.num_tokens)
       throw UsageError("--draft-model and --prompt-lookup-num-tokens both draft: leave one out");
@@ -139,7 +142,8 @@ class Service : public CompletionService {
   bool draining_ = false;
   CachedPrompts engine_;
   TurnScheduler scheduler_;  // for the model thread only
-  const std::unique_ptr<RowDrafter> drafter_;
+  std::optional<Model> draft_;
+  std::unique_ptr<RowDrafter> drafter_;  // of that model, or of a check
 };
 
 }  // namespace staircase

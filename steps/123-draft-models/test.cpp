@@ -73,13 +73,13 @@ struct Served {
   int parts = 1;            ///< that a prompt takes
   Service service;
 
-  Served(int slots, int queue, const PrefillOptions& prefill = {}, const TurnOptions& turns = {},
+  Served(int slots, int queue, const PrefillOptions& prefill = {}, TurnOptions turns = {},
          std::unique_ptr<RowDrafter> drafter = nullptr)
       : toy(slots),
         service(
             toy, tokenizer(),
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
-            {.max_batch_size = slots, .max_queue = queue}, prefill, turns, std::move(drafter)) {}
+            {.max_batch_size = slots, .max_queue = queue}, prefill, std::move(turns), std::move(drafter)) {}
 
   /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
@@ -561,7 +561,7 @@ TEST_CASE("a text that repeats itself takes fewer passes than it has tokens") {
   PagedKvCache cache(tales(), 1, 32);
   DraftedEngine engine(tales(), cache);
   Service service(engine, tales_tokenizer(), {}, {.max_batch_size = 1, .max_queue = 1}, {},
-                  {.lookup = {.num_tokens = 8}}, nullptr);
+                  {.lookup = {.num_tokens = 8}});
   std::vector<int> once = reference("sliding.json")["ids"], prompt;
   once.resize(40);
   for (int time = 0; time < 3; ++time) prompt.insert(prompt.end(), once.begin(), once.end());

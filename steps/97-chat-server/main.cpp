@@ -1,6 +1,5 @@
 #include "chat.h"
 #include "common/decoding/ended_texts.h"
-#include "common/decoding/windowed_kv_cache.h"
 #include "common/program/program.h"
 #include "common/server/cache_file.h"
 #include "common/server/prompt_scorer.h"
@@ -25,8 +24,7 @@ int main(int argc, char** argv) {
   program.add_cache_dtype_option();
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
-    const int whole = blocks_for(model.config().n_positions);  // a context's
-    const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
+    const int blocks = pool_size(paged, model, server.max_batch_size);
     WindowedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks, server.max_batch_size);
     EndedTexts engine(with_adapters(model, chats), cache, server.max_batch_size, paged.prefix_caching);
     file.restore(model, engine, cache);

@@ -304,7 +304,7 @@ class CacheFile(unittest.TestCase):
             text, cached = self.ask(server, prompt)
             self.assertEqual(cached, 0)
             again = self.ask(server, prompt + text + " And then?")
-        for program in [CHATS, *Path(CHATS).parent.glob("122-urgent-requests")]:
+        for program in [CHATS, *Path(CHATS).parent.glob("12[23]-*")]:
             with Server("--cache-file", self.file, program=program) as server:
                 self.assertIn("saved texts are in the cache.", server.said())
                 self.assertEqual(self.ask(server, prompt + text + " And then?")[0], again[0])
@@ -323,8 +323,8 @@ class CacheFile(unittest.TestCase):
             self.assertLess(self.ask(server, "A lion met a mouse in the hall. " * 9)[1], 50)
 
     def test_what_cannot_be_restored_is_refused_in_one_sentence(self):
-        def refusal(*options):
-            done = subprocess.run([CHATS, "--model", "tales-6m", "--port", "0", "--cache-file", self.file, *options],
+        def refusal(*options, model="tales-6m"):
+            done = subprocess.run([CHATS, "--model", model, "--port", "0", "--cache-file", self.file, *options],
                                   capture_output=True, text=True, timeout=100)
             self.assertEqual((done.stdout, done.stderr.count("error: ")), ("", 1), done.stderr)
             return done.returncode, done.stderr.splitlines()[-1]
@@ -332,6 +332,8 @@ class CacheFile(unittest.TestCase):
         with self.server() as server:
             self.assertEqual(refusal(), (1, f"error: {self.file} is in use by another program; end that one, or choose another file"))
             self.ask(server, "A fox met a crow in the wood.")
+        self.assertEqual(refusal(model="tales-window-1m"),
+                         (2, "error: --cache-file does not keep layers with a window; leave it out for this model"))
         self.assertEqual(refusal("--no-prefix-caching"), (2, "error: --cache-file needs --prefix-caching, which is off"))
         self.assertEqual(refusal("--dtype", "bfloat16"),
                          (1, f"error: {self.file} was saved with --dtype float32, and this program uses bfloat16; choose float32, or "
