@@ -304,7 +304,7 @@ class CacheFile(unittest.TestCase):
             text, cached = self.ask(server, prompt)
             self.assertEqual(cached, 0)
             again = self.ask(server, prompt + text + " And then?")
-        for program in [CHATS, *Path(CHATS).parent.glob("12[23]-*")]:
+        for program in [CHATS, *filter(Path.is_file, Path(CHATS).parent.glob("12[23]-*"))]:
             with Server("--cache-file", self.file, program=program) as server:
                 self.assertIn("saved texts are in the cache.", server.said())
                 self.assertEqual(self.ask(server, prompt + text + " And then?")[0], again[0])
