@@ -110,7 +110,7 @@ std::optional<CallForm> form_in(const SampleTexts& texts) {
   if (plain.find(CallForm::kOfId) != plain.npos) return {};
   const std::size_t at = plain.find(content);
   if (at == plain.npos) return {};
-  const std::size_t begin = plain.find_last_not_of(" \n\t", at == 0 ? 0 : at - 1) + 1;
+  const std::size_t begin = plain.substr(0, at).find_last_not_of(" \n\t") + 1;  // npos + 1 is 0
   const std::string end = plain.substr(at + content.size());
   const auto answer = [&](const std::string& text) -> std::optional<std::string> {
     if (!text.starts_with(plain.substr(0, begin)) || text.size() < begin + end.size() || !text.ends_with(end))
