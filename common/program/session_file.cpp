@@ -263,7 +263,9 @@ SessionReader::SessionReader(const std::filesystem::path& file, const std::vecto
     throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
                 name_, session_.tokens.size(), most_tokens);
   }
-  checked_ = std::async([rest = parts_]() mutable { rest.check(); });
+  // A page of a browser has one thread, too.
+  const auto when = platform::processors() > 1 ? std::launch::async : std::launch::deferred;
+  checked_ = std::async(when, [rest = parts_]() mutable { rest.check(); });
   if (session_.cached == 0) checked_.get();
 }
 
