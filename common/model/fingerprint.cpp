@@ -28,9 +28,6 @@ constexpr const char* kFiles[] = {
     "merges.txt",         "tokenizer_config.json",  "added_tokens.json", "special_tokens_map.json",
     "chat_template.jinja"};
 
-/// Between the parts of a tensor that are read.
-constexpr std::size_t kGaps = 8;
-
 void add_metadata(const std::filesystem::path& model, Hash& hash) {
   const GgufFile file(model);
   for (const auto& [key, value] : file.metadata()) {
@@ -55,7 +52,8 @@ void add_files(const std::filesystem::path& folder, Hash& hash) {
 
 }  // namespace
 
-std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype) {
+std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype,
+                          std::size_t places) {
   Hash hash;
   hash.add(to_string(dtype));
   if (is_gguf(model)) {
@@ -66,9 +64,8 @@ std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& 
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     hash.add(fmt::format("{} {} {}", name, tensor.dtype, to_string(tensor.shape)));
     const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 64);
-    for (std::size_t i = 0; i <= kGaps; ++i) {
-      hash.add(tensor.bytes.subspan((tensor.bytes.size() - count) / kGaps * i, count));
-    }
+    const std::size_t gap = (tensor.bytes.size() - count) / (places - 1);
+    for (std::size_t i = 0; i + 1 < places; ++i) hash.add(tensor.bytes.subspan(gap * i, count));
     hash.add(tensor.bytes.last(count));
   }
   return hash.value();

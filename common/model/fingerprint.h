@@ -9,8 +9,9 @@
 namespace staircase {
 
 /// Tells two models apart without reading all their weights. It covers the settings, the tokenizer and the
-/// chat template, each tensor's name, type and shape, and some of its bytes at ten places from the first to
-/// the last.
-std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype);
+/// chat template, each tensor's name, type and shape, and some of its bytes at that many places from the
+/// first to the last. Two of them are enough for ranks, which read only their own part of a file.
+std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype,
+                          std::size_t places = 2);
 
 }  // namespace staircase

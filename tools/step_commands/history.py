@@ -113,8 +113,8 @@ def program(step):
                 continue
             if include in step.library:
                 left.append(files.setdefault(f"common/decoding/{include}", step.library[include].path))
-            elif given.is_file():
-                left.append(given)
+            else:  # given files of the library may include finished lessons of other branches
+                left += [path for path in (given, ROOT / include) if path.is_file()][:1]
         seen.add(path)
     return files
 
