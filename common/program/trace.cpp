@@ -222,7 +222,9 @@ void TraceFile::begin(int number, int prompt) {
               {"options", own < own_options_.size() ? object(own_options_[own]) : Json::object()}}));
 }
 
-void TraceFile::mask(int state, std::vector<int> allowed) { mask_ = {state, std::move(allowed)}; }
+void TraceFile::mask(int state, std::vector<int> allowed) {
+  mask_ = {state, std::move(allowed)};
+}
 
 void TraceFile::add(int number, const Token& token) {
   if (const auto mask = std::exchange(mask_, {})) {
