@@ -23,7 +23,7 @@ from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
 
 from chosen import ALL, chosen, commit, touched
 from mistakes import MISTAKES, planted
-from step_commands.compiling import reason, with_flags
+from step_commands.compiling import PRODUCTS, PROGRAM, folder_of_headers, project_commands, reason, with_flags
 from step_commands.running import program_cases
 
 # Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
@@ -429,6 +429,17 @@ TEST_CASE("the program") {
         done = call(ROOT / "tools/step", "check", self.mine, "--build", BUILD, env={**os.environ, "PATH": str(bare)})
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"\Atools/step: there is no compiler: \S+ is not found; tools/setup installs it\.\n\Z")
+
+    def test_steps_share_precompiled_headers_only_if_they_have_the_same_options(self):
+        folders = {}
+        for step in STEPS:
+            if (BUILD / "steps" / step.name).exists():
+                compilers = [compiler for compiler, _ in (project_commands(step, BUILD, product) for product in PRODUCTS)]
+                options = [[word for word in compiler if not word.startswith(PROGRAM)] for compiler in compilers]
+                folders.setdefault(str(options), set()).add(folder_of_headers(BUILD / "practice", "checked", compilers))
+        self.assertEqual([len(found) for found in folders.values()], [1] * len(folders))
+        self.assertEqual(len(set.union(*folders.values())), len(folders))
+        self.assertLess(len(folders), 6)
 
     def test_what_keeps_a_compiler_from_its_work_is_a_sentence(self):
         self.assertIn("is full", reason("fatal error: error writing to /tmp/x.s: No space left on device", self.folder))

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 from .folder import LIBRARY, write
@@ -40,7 +41,7 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
         print(f"Compiling {folder.step.name} and its checks for the first time ...", file=sys.stderr, flush=True)
     libraries = sorted({word for _, linker in commands.values() for word in linker
                         if word.endswith(".a") and Path(word).is_relative_to(build)})
-    headers = build / "practice" / kind
+    headers = folder_of_headers(build / "practice", kind, [compiler for compiler, _ in commands.values()])
     with locked(build / "practice"):
         compile_project(build, [os.path.relpath(word, build) for word in libraries])
         precompile(headers, {product: compiler for product, (compiler, _) in commands.items()}, flags)
@@ -133,6 +134,13 @@ def with_flags(compiler, flags, headers):
     words = [f'{PROGRAM}"build/program"' if word.startswith(PROGRAM) else word for word in compiler]
     begin = options_begin(words)
     return [*words[:begin], f"-I{headers}", *words[begin:], *flags, "-Wno-unused-parameter", "-fdiagnostics-color=never"]
+
+
+def folder_of_headers(place, kind, compilers):
+    """Where the precompiled headers are. Chats need other options than most steps; if both had one folder, each check
+    would compile the headers of another one anew, even while it reads them."""
+    words = [word for compiler in compilers for word in compiler if not word.startswith(PROGRAM)]
+    return place / f"{kind}-{zlib.crc32(shlex.join(words).encode()):08x}"
 
 
 def precompile(headers, compilers, flags):
