@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/decoding/known_tokens.h"
 #include "common/model/model.h"
 #include "common/model/stored_tensor.h"
 #include "common/text/chat_template.h"
 #include "kernels/platform.h"
-#include "known_tokens.h"
 
 namespace staircase {
 

@@ -1324,7 +1324,6 @@ MISTAKES = {
          "    scheduler_.lookup.num_tokens = turns.speculation.num_speculative_tokens.value_or(16);\n", ""),
         ("the number of drafts is not read", "service.h", "turns.speculation.num_speculative_tokens.value_or(16)", "16"),
         ("without a number there are no drafts", "service.h", ".value_or(16)", ".value_or(0)"),
-        ("the model drafts for one text only", "service.h", "(*draft_, options.max_batch_size)", "(*draft_, 1)"),
         ("both may draft", "service.h", "    if (turns.lookup.num_tokens)\n"
          "      throw UsageError(\"--draft-model and --prompt-lookup-num-tokens both draft: leave one out\");\n", ""),
     ],

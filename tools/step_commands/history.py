@@ -108,11 +108,12 @@ def program(step):
     while left:
         path = left.pop()
         for include in includes(path) if path not in seen else ():
-            given = ROOT / "common/decoding" / include.removeprefix("common/decoding/")
+            name = include.removeprefix("common/decoding/")
+            given = ROOT / "common/decoding" / name
             if include in step.files():
                 continue
-            if include in step.library:
-                left.append(files.setdefault(f"common/decoding/{include}", step.library[include].path))
+            if name in step.library:
+                left.append(files.setdefault(f"common/decoding/{name}", step.library[name].path))
             else:  # given files of the library may include finished lessons of other branches
                 left += [path for path in (given, ROOT / include) if path.is_file()][:1]
         seen.add(path)
