@@ -50,6 +50,8 @@ class Service : public CompletionService {
     scheduler_.patience = turns.patience;
     scheduler_.lookup = turns.lookup;
     if (draft_) drafter_ = std::make_unique<RowDraftModel>(*draft_, options.max_batch_size);
+    if (!drafter_ && turns.speculation.num_speculative_tokens != SpeculationOptions().num_speculative_tokens)
+      warn("--num-speculative-tokens does nothing without --draft-model");
     if (!drafter_) return;
     if (turns.lookup.num_tokens)
       throw UsageError("--draft-model and --prompt-lookup-num-tokens both draft: leave one out");

@@ -146,4 +146,7 @@ TEST_CASE("the program shows the merges of a file, and continues the prompt as b
   CHECK(missing.status == 1);
   CHECK(missing.err.find("error: ") != std::string::npos);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, options + "--merges -1").status == 2);
+  const std::string idle = run_program(STAIRCASE_STEP_PROGRAM, options + "--merges 5").err;
+  CHECK(idle.find("warning: --merges does nothing without --corpus") != std::string::npos);
+  CHECK(plain.err.find("warning") == std::string::npos);
 }

@@ -2,7 +2,6 @@
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
-#include "merges.h"
 #include "plain_encoder.h"
 #include "prompt_tokens.h"
 #include "static_kv_cache.h"
@@ -22,6 +21,7 @@ int main(int argc, char** argv) {
   program.add("--show-tokens", &shows_tokens, "print the tokens of the prompt");
   program.add("--corpus", Path{&corpus, "FILE"}, "a text to learn a vocabulary from");
   program.add("--merges", &merges, "tokens to learn besides the 256 bytes", between(0, 10'000));
+  program.warn_if([&] { return corpus.empty() && merges != 10; }, "--merges does nothing without --corpus");
   program.encode_prompts(plain_prompt);
   program.add_dtype_option(memory_estimate);
   program.warn_of_long_prompts();

@@ -1,5 +1,4 @@
-// Byte-pair encoding learns its vocabulary from a text: the pair of tokens that is most often side by side
-// becomes a token, again and again.
+// Byte-pair encoding: the pair of tokens that is most often side by side becomes a token, again and again.
 #pragma once
 
 #include <cstdint>

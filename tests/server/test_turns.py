@@ -109,6 +109,12 @@ class Turns(unittest.TestCase):
                 self.assertIn(sentence, done.stderr)
                 self.assertEqual(done.stderr.count("error: "), 1)
 
+    def test_a_number_of_drafts_without_a_draft_model_is_named(self):
+        for options, warns in (((), False), (("--num-speculative-tokens", 8), True), (("--num-speculative-tokens", "auto"), True),
+                               (("--num-speculative-tokens", 8, "--draft-model", "tales-1m"), False)):
+            with self.subTest(options), Server(*options, program=DRAFTS) as server:
+                self.assertEqual("warning: --num-speculative-tokens does nothing without --draft-model" in server.said(), warns)
+
     def test_a_priority_that_is_none_is_refused_in_both_interfaces(self):
         with Server(program=TURNS) as server:
             for wrong in (-1, 101, 1.5, "high", [1]):
