@@ -108,7 +108,7 @@ class Unpacker {
 /// Options come with their names, and the other values are words and hashes.
 std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate* chat_template) {
   const std::uint64_t weights = fingerprint(model.path(), Checkpoint::open(model.path()), DType::kFloat32,
-                                            10);  // --dtype is a trait of its own
+                                            9);  // --dtype is a trait of its own
   std::vector<SessionTrait> traits{{"program", chat_template != nullptr ? "a chat" : "a server"},
                                    {"model", fmt::format("{:016x}", weights)},
                                    {"--dtype", std::string(to_string(model.dtype()))},
