@@ -140,11 +140,11 @@ struct Program::Impl {
   ModelConfig read_limited_config(const std::filesystem::path& folder) const {
     ModelConfig config = read_config(folder);
     if (context.value_or(1) > config.n_positions) {
-      throw UsageError("--context is {}, but it must be at most {}, the positions of {}", *context,
-                       config.n_positions, typed(model));
+      throw UsageError("--context is {}, but {} supports at most {} positions", *context, typed(model),
+                       config.n_positions);
     }
     if (!context && config.n_positions > kUsualContext) {
-      say(fmt::format("texts may have {} tokens; --context allows up to {}, and takes more memory",
+      say(fmt::format("texts are limited to {} tokens; --context allows up to {}, with more memory",
                       kUsualContext, config.n_positions));
     }
     config.n_positions = std::min(config.n_positions, context.value_or(kUsualContext));
