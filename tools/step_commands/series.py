@@ -59,7 +59,7 @@ BRANCHES = [
      {"greedy-decoding"}),
     ("Cache drift and speculation", "Measure what a sliding cache costs, and speculate without a draft model.",
      {"cache-drift", "prompt-lookup"}),
-    ("Batches and texts", "Feed a batch from a queue, stop at a text, report log-probabilities and perplexity.",
+    ("Batches and texts", "Feed a batch from a queue, stop at a string, report log-probabilities and perplexity.",
      {"leaving-rows"}),
     ("Beam search", "Find the most likely texts, rank them, and draw the search as a tree.", {"beam-search"}),
     ("Continuous batching", "Schedule requests between passes, chunk their prompts, measure TTFT and TPOT.",
