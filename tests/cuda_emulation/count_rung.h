@@ -2,12 +2,14 @@
 // count.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/rungs/cuda/attention/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "kernels/rungs/cuda/softmax/prepared.h"
@@ -24,6 +26,24 @@ cuda_emulation::CountedLaunch counted(Prepared& prepared, const Watch& watch) {
   watch(counters);
   prepared.run();
   return counters.launches().back();
+}
+
+/// The same of all kernels together, with the blocks of the largest.
+template <typename Prepared, typename Watch>
+cuda_emulation::CountedLaunch counted_together(Prepared& prepared, const Watch& watch) {
+  prepared.write_x();
+  cuda_emulation::Counters counters;
+  watch(counters);
+  prepared.run();
+  cuda_emulation::CountedLaunch all = counters.launches().front();
+  for (const cuda_emulation::CountedLaunch& launch : std::span(counters.launches()).subspan(1)) {
+    all.blocks = std::max(all.blocks, launch.blocks);
+    all.loads += launch.loads;
+    all.streams += launch.streams;
+    all.barriers += launch.barriers;
+    all.conflicts += launch.conflicts;
+  }
+  return all;
 }
 
 struct CountedMatvec {
@@ -96,26 +116,14 @@ struct CountedLayerNorm {
 
 struct CountedSoftmax {
   static constexpr std::string_view kName = "gpu-softmax";
-  static constexpr std::string_view kSubject =
-      "one row of 50,257 logits; what the rungs read, their last kernel's blocks";
+  static constexpr std::string_view kSubject = "one row of 50,257 logits; what the rungs read";
   static constexpr int kWidth = 50257;
 
   static std::span<const gpu_softmax::SoftmaxRung> ladder() { return gpu_softmax::ladder(); }
 
-  /// Of all kernels together.
   static cuda_emulation::CountedLaunch count(const gpu_softmax::SoftmaxRung& rung) {
     gpu_softmax::Prepared prepared(rung, std::vector<float>(kWidth, 0.5f), kWidth);
-    prepared.write_x();
-    cuda_emulation::Counters counters;
-    prepared.run();
-    cuda_emulation::CountedLaunch all = counters.launches().back();
-    for (std::size_t i = 0; i + 1 < counters.launches().size(); ++i) {
-      const cuda_emulation::CountedLaunch& launch = counters.launches()[i];
-      all.loads += launch.loads;
-      all.barriers += launch.barriers;
-      all.conflicts += launch.conflicts;
-    }
-    return all;
+    return counted_together(prepared, [](cuda_emulation::Counters&) {});
   }
 
   template <typename Use>
@@ -131,6 +139,43 @@ struct CountedSoftmax {
         use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.width) + "], " +
                 (scale == 1.0f ? "normal numbers," : "30 times normal numbers,"),
             results(ladder()[0]), results(rung), 2.0 * kErrorOfSoftmax);
+      }
+    }
+  }
+};
+
+struct CountedAttention {
+  static constexpr std::string_view kName = "gpu-attention";
+  static constexpr std::string_view kSubject =
+      "one token of SmolLM2-135M, 9 query heads and 3 of keys, after 1,024 positions; what the rungs read of "
+      "keys and values";
+  static constexpr int kHeads = 9, kKvHeads = 3, kSize = 64, kPositions = 1024;
+
+  static std::span<const gpu_attention::AttentionRung> ladder() { return gpu_attention::ladder(); }
+
+  static cuda_emulation::CountedLaunch count(const gpu_attention::AttentionRung& rung) {
+    const HeadsCase numbers({kHeads, kKvHeads, kSize, kPositions}, 1.0f);
+    gpu_attention::Prepared prepared(rung, kKvHeads, kSize, numbers.queries, numbers.keys, numbers.values);
+    return counted_together(prepared, [&](cuda_emulation::Counters& counters) {
+      counters.only(prepared.operands().keys, prepared.cache_bytes());
+    });
+  }
+
+  template <typename Use>
+  static void compare(const gpu_attention::AttentionRung& rung, const Use& use) {
+    for (const HeadsSize& size : kOddHeads) {
+      for (const float of_queries : {1.0f, 30.0f}) {
+        const HeadsCase numbers(size, of_queries);
+        const auto results = [&](const gpu_attention::AttentionRung& of) {
+          gpu_attention::Prepared prepared(of, size.n_kv_head, size.size, numbers.queries, numbers.keys,
+                                           numbers.values);
+          prepared.run_after_kernel();
+          return prepared.result();
+        };
+        use("With " + std::to_string(size.n_head) + " query heads of " + std::to_string(size.size) + ", " +
+                std::to_string(size.n_kv_head) + " of keys and " + std::to_string(size.positions) +
+                " positions,",
+            results(ladder()[0]), results(rung), 2.0 * HeadsCase::tolerance(of_queries));
       }
     }
   }

@@ -9,6 +9,7 @@
 // place of a rung. The status is 1, with one sentence, where a number differs or the kernel does something
 // wrong.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>
@@ -122,18 +123,30 @@ int answer(const std::vector<std::string>& words) {
                    : count_all<Ladder>(words[0].c_str());
 }
 
+/// The same for the ladder of that name.
+template <typename... Ladders>
+int answer_of(std::string_view name, const std::vector<std::string>& words) {
+  int status = 2;
+  const auto has_answered = [&]<typename Ladder>() {
+    if (words.size() > 2 || name != Ladder::kName) return false;
+    status = answer<Ladder>(words);
+    return true;
+  };
+  if (!(has_answered.template operator()<Ladders>() || ...)) {
+    const std::vector<std::string_view> names{Ladders::kName...};
+    fmt::print("gpu-rungs takes {} or {}, and the number of a rung, or a file for JSON.\n",
+               fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+  }
+  return status;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) try {
   cuda_emulation::check_races(true);
   const std::string name = count > 1 ? arguments[1] : "";
   const std::vector<std::string> words(arguments + std::min(count, 2), arguments + count);
-  if (words.size() <= 2 && name == CountedMatvec::kName) return answer<CountedMatvec>(words);
-  if (words.size() <= 2 && name == CountedLayerNorm::kName) return answer<CountedLayerNorm>(words);
-  if (words.size() <= 2 && name == CountedSoftmax::kName) return answer<CountedSoftmax>(words);
-  fmt::print("gpu-rungs takes {}, {} or {}, and the number of a rung, or a file for JSON.\n",
-             CountedMatvec::kName, CountedLayerNorm::kName, CountedSoftmax::kName);
-  return 2;
+  return answer_of<CountedMatvec, CountedLayerNorm, CountedSoftmax, CountedAttention>(name, words);
 } catch (const std::exception& error) {
   fmt::print("The kernel is wrong: {}.\n", error.what());
   return 1;

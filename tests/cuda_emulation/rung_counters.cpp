@@ -69,3 +69,15 @@ TEST_CASE("a rung of the softmax on a GPU asks of memory what its page says") {
                          {"4-split", {4.0765, 64.5, 0.0, 2.0}}},
                         CountedSoftmax::kWidth);
 }
+
+TEST_CASE("a rung of attention on a GPU asks of memory what its page says") {
+  check<CountedAttention>(
+      {{"1-three-kernels", {18.0, 93.75, 0.0, 0.5}},
+       {"2-block", {18.0, 93.75, 0.0, 4.0}},
+       {"3-wide-loads", {16.0, 23.4375, 0.0, 6.0}},
+       {"4-online", {16.0, 23.4375, 0.0, 43.0}},
+       {"5-groups", {16.0, 7.8125, 0.0, 31.0}},
+       {"6-split-keys", {16.0, 7.8125, 0.0, 10.0}},
+       {"7-last-block", {16.0, 7.8125, 0.0, 12.0}}},
+      2.0 * CountedAttention::kKvHeads * CountedAttention::kPositions * CountedAttention::kSize);
+}

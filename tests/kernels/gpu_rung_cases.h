@@ -84,5 +84,33 @@ inline std::vector<float> logits(const RowSize& size, float scale) {
 /// then the largest probability is far below 1.
 constexpr double kErrorOfSoftmax = 2e-6;
 
+/// A group has 8 heads at most. 4,200 positions are more than 32 pieces of 128.
+struct HeadsSize {
+  int n_head, n_kv_head, size, positions;
+};
+inline const std::vector<HeadsSize> kOddHeads = {{1, 1, 1, 1},    {3, 3, 31, 2},   {2, 1, 33, 127},
+                                                 {4, 2, 64, 128}, {9, 3, 65, 129}, {8, 1, 128, 300},
+                                                 {6, 3, 80, 513}, {1, 1, 16, 4200}};
+
+/// Normal numbers; with larger queries, some weights are nearly 1 and others nearly 0.
+struct HeadsCase {
+  HeadsCase(const HeadsSize& shape, float of_queries) {
+    std::mt19937 random(static_cast<unsigned>(shape.positions));
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& values, int rows, float size) {
+      for (int i = 0; i < rows * shape.size; ++i) values.push_back(size * normal(random));
+    };
+    fill(queries, shape.n_head, of_queries);
+    fill(keys, shape.n_kv_head * shape.positions, 1.0f);
+    fill(values, shape.n_kv_head * shape.positions, 1.0f);
+  }
+
+  /// Of a result from the formula's. A score of 100 has an error of some 1e-5, and a weight as much of
+  /// itself.
+  static double tolerance(float of_queries) { return of_queries == 1.0f ? 4e-6 : 2e-4; }
+
+  std::vector<float> queries, keys, values;
+};
+
 /// Calls `test` on the GPU; in the emulation, in every order of threads and blocks, and with the race check.
 void on_every_gpu(const std::function<void()>& test);

@@ -2,8 +2,11 @@
 // one.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
+#include "kernels/rungs/cuda/attention/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "kernels/rungs/cuda/softmax/prepared.h"
@@ -108,6 +111,37 @@ double most_wrong(const std::vector<float>& y, const std::vector<float>& x, cons
   return most;
 }
 
+/// The same for attention.
+double most_wrong(const std::vector<float>& out, const HeadsCase& numbers, const HeadsSize& shape) {
+  const auto size = static_cast<std::size_t>(shape.size),
+             positions = static_cast<std::size_t>(shape.positions);
+  const auto at = [](const std::vector<float>& values, std::size_t i) {
+    return static_cast<double>(values[i]);
+  };
+  double most = 0.0;
+  for (std::size_t head = 0; head < static_cast<std::size_t>(shape.n_head); ++head) {
+    const std::size_t kv = head / static_cast<std::size_t>(shape.n_head / shape.n_kv_head) * positions * size;
+    std::vector<double> scores(positions), features(size);
+    for (std::size_t p = 0; p < positions; ++p) {
+      for (std::size_t i = 0; i < size; ++i)
+        scores[p] += at(numbers.queries, head * size + i) * at(numbers.keys, kv + p * size + i);
+      scores[p] /= std::sqrt(shape.size);
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    double sum = 0.0;
+    for (std::size_t p = 0; p < positions; ++p) {
+      const double weight = std::exp(scores[p] - largest);
+      sum += weight;
+      for (std::size_t i = 0; i < size; ++i) features[i] += weight * at(numbers.values, kv + p * size + i);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const double wrong = std::abs(at(out, head * size + i) - features[i] / sum);
+      most = std::max(most, std::isnan(wrong) ? INFINITY : wrong);
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 TEST_CASE("every layer norm on a GPU is the formula, in odd sizes and far from zero") {
@@ -160,12 +194,39 @@ TEST_CASE("every softmax on a GPU is the formula, in odd sizes and far from zero
   });
 }
 
+TEST_CASE("every attention on a GPU is the formula, in odd sizes and with weights near 0 and 1") {
+  on_every_gpu([] {
+    for (const gpu_attention::AttentionRung& rung : gpu_attention::ladder()) {
+      for (const HeadsSize& size : kOddHeads) {
+        for (const float of_queries : {1.0f, 30.0f}) {
+          if (size.positions > 1000 && of_queries != 1.0f) continue;
+          CAPTURE(rung.name);
+          CAPTURE(size.size);
+          CAPTURE(size.positions);
+          CAPTURE(of_queries);
+          const HeadsCase numbers(size, of_queries);
+          gpu_attention::Prepared prepared(rung, size.n_kv_head, size.size, numbers.queries, numbers.keys,
+                                           numbers.values);
+          for (int time = 0; time < (size.positions < 200 ? 2 : 1); ++time) {
+            prepared.run_after_kernel();
+            const std::vector<float> out = prepared.result();
+            REQUIRE(out.size() == numbers.queries.size() + 1);
+            CHECK(most_wrong(out, numbers, size) < HeadsCase::tolerance(of_queries));
+            CHECK(out.back() == 0.5f);
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("the rungs on a GPU are numbered in order") {
-  int number = 1;
-  for (const MatvecRung& rung : ladder()) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
-  number = 1;
-  for (const auto& rung : gpu_layer_norm::ladder())
-    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
-  number = 1;
-  for (const auto& rung : gpu_softmax::ladder()) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+  const auto check = [](const auto& rungs) {
+    int number = 1;
+    for (const auto& rung : rungs) CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+  };
+  check(ladder());
+  check(gpu_layer_norm::ladder());
+  check(gpu_softmax::ladder());
+  check(gpu_attention::ladder());
 }
