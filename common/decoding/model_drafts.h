@@ -9,7 +9,7 @@
 
 #include "common/model/model.h"
 #include "drafts.h"
-#include "static_kv_cache.h"
+#include "ring_kv_cache.h"
 
 namespace staircase {
 
@@ -28,8 +28,13 @@ class RowDrafter {
 /// likely by the penalties of the row, one token of each row in a pass.
 class RowDraftModel : public RowDrafter {
  public:
-  /// For at most `slots` rows at a time, each with room for the whole context of the draft model.
-  RowDraftModel(Model& model, int slots) : model_(model), cache_(model, slots), places_(slots) {}
+  /// For at most `slots` rows at a time, each with room for the whole context of the draft model: in a layer
+  /// with a window, for what its later tokens see.
+  RowDraftModel(Model& model, int slots)
+      : model_(model), cache_(model, slots, Model::kPart), places_(slots) {}
+
+  /// Memory of its cache.
+  CacheUse use() const { return cache_.use(); }
 
   std::vector<std::vector<int>> propose(std::span<const Row> rows, std::span<const int> counts) override {
     const std::vector<int> places = find_places(rows);
@@ -39,7 +44,7 @@ class RowDraftModel : public RowDrafter {
       bool drafts_more = false;
       for (std::size_t r = 0; r < rows.size(); ++r) {
         std::vector<int>& text = places_[places[r]].text;
-        if (std::ssize(drafts[r]) >= counts[r] || std::ssize(text) > cache_.capacity()) continue;
+        if (std::ssize(drafts[r]) >= counts[r] || std::ssize(text) > model_.config().n_positions) continue;
         fed[places[r]] = std::span(text).subspan(cache_.length(places[r]));
         drafts_more = true;
       }
@@ -97,7 +102,7 @@ class RowDraftModel : public RowDrafter {
   }
 
   Model& model_;
-  StaticKvCache cache_;
+  RingKvCache cache_;
   std::vector<Place> places_;
 };
 

@@ -8,15 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "common/decoding/conversation_cache.h"
 #include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "logprobs.h"
-#include "static_kv_cache.h"
 
 namespace staircase {
 
-/// What `score` (step 37) computes in one pass, in passes of `chunk` tokens. It keeps the last prompt's
-/// scores: texts after equal prompts share them if they come one after another.
+/// What `score` (step 37) computes in one pass, in passes of `chunk` tokens; if layers have a window, of at
+/// most Model::kPart. It keeps the last prompt's scores: texts after equal prompts share them if they come
+/// one after another.
 class PromptScorer {
  public:
   PromptScorer(Model& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
@@ -26,9 +27,9 @@ class PromptScorer {
   std::shared_ptr<const std::vector<Token>> operator()(const std::vector<int>& prompt, int likeliest) {
     if (prompt != prompt_ || likeliest != likeliest_) begin(prompt, likeliest);
     if (scored_->size() == prompt.size()) return scored_;
-    if (!cache_) cache_ = std::make_shared<StaticKvCache>(model_);
+    if (!cache_) cache_ = std::make_shared<ConversationCache>(model_);
     const int done = static_cast<int>(scored_->size()) - 1, rest = static_cast<int>(prompt_.size()) - done;
-    const int count = std::min(rest, chunk_.value_or(rest));
+    const int count = std::min({rest, chunk_.value_or(rest), cache_->most_at_once()});
     const auto fed = std::span<const int>(prompt_).subspan(done, count);
     model_.use_adapters({});  // a request with an adapter has no scores
     const std::span<const float> logits = model_.last_logits(fed, count, *cache_);  // [count, vocab_size]
@@ -52,7 +53,7 @@ class PromptScorer {
 
   Model& model_;
   std::optional<int> chunk_;
-  std::shared_ptr<StaticKvCache> cache_ = {};  // of one row; most servers never need it
+  std::shared_ptr<ConversationCache> cache_ = {};  // of one row; most servers never need it
   std::vector<int> prompt_ = {};
   int likeliest_ = 0;
   std::shared_ptr<std::vector<Token>> scored_ = {};

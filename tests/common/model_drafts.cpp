@@ -102,6 +102,31 @@ TEST_CASE("drafts that were all refused, and a text that has not changed, get th
     CHECK(drafter.propose(rows, std::vector<int>{count})[0] == drafted_alone(rows[0].tokens, count));
 }
 
+TEST_CASE("a draft model with windows proposes the same from rings, also after its texts became shorter") {
+  Model small = target().load_beside(kModels / "tales-window-1m");
+  RowDraftModel drafter(small, 2);
+  CHECK(drafter.use().bytes < 0.75 * static_cast<double>(StaticKvCache(small, 2).use().bytes));
+  std::mt19937 generator(11);
+  std::vector<Row> rows{row_of(0, Tokens(300, 7)), row_of(1, Tokens(40, 9))};
+  for (int& token : rows[0].tokens) token = static_cast<int>(generator() % 4000);
+  for (int round = 0; round < 30; ++round) {
+    CAPTURE(round);
+    const std::vector<int> counts{1 + round % 5, 4};
+    const std::vector<Tokens> drafts = drafter.propose(rows, counts);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      CAPTURE(r);
+      DraftModel alone(small);
+      Tokens grown = rows[r].tokens;
+      std::mt19937 unused;
+      alone.propose(grown, counts[r], {}, unused);
+      CHECK(drafts[r] == Tokens(grown.begin() + std::ssize(rows[r].tokens), grown.end()));
+      rows[r].tokens = std::move(grown);
+      if (round % 7 == 6) rows[r].tokens.resize(rows[r].tokens.size() / (round % 2 == 0 ? 2 : 10));
+      for (int i = 0; i < 9; ++i) rows[r].tokens.push_back(static_cast<int>(generator() % 4000));
+    }
+  }
+}
+
 /// An engine with its own clock, so that drafts pay or not as a check sets.
 struct ClockedEngine : DraftedEngine {
   using DraftedEngine::DraftedEngine;

@@ -53,3 +53,20 @@ TEST_CASE("equal prompts share their scores, other ones do not") {
   check_scores(*first, one, 2);
   check_scores(*scored(scorer, {7}, 2, 0), {7}, 2);
 }
+
+TEST_CASE("a long prompt is scored in rings where layers have a window") {
+  Model windowed = Model::load(find_model("tales-window-1m"), make_test_device(2));
+  std::vector<int> prompt;
+  for (int i = 0; i < 500; ++i) prompt.push_back(1 + i * 37 % 400);
+  for (const std::optional<int> chunk : {std::optional<int>(), std::optional<int>(100)}) {
+    PromptScorer scorer(windowed, chunk);
+    std::shared_ptr<const std::vector<Token>> got;
+    int passes = -1;
+    for (; !got; ++passes) got = scorer(prompt, 2);
+    CHECK(passes == (chunk ? 5 : 2));
+    const std::vector<Token> wanted = score(windowed, prompt, 2);
+    REQUIRE(got->size() == wanted.size());
+    for (std::size_t i = 1; i < wanted.size(); ++i)
+      CHECK(*(*got)[i].logprobs->own == doctest::Approx(*wanted[i].logprobs->own).epsilon(1e-4));
+  }
+}

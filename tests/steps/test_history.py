@@ -18,9 +18,10 @@ FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/mod
 # What steps get of other branches, since files that are given to them include it.
 OF_OTHERS = {**dict.fromkeys(("94-continued-cache", "95-kept-answers", "96-dropped-turns"), ("ring_kv_cache.h",)),
              "121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
-             "97-chat-server": ("known_tokens.h",),
+             **dict.fromkeys(("66-http-server", "67-cancellation", "68-graceful-shutdown"), ("ring_kv_cache.h",)),
+             "97-chat-server": ("known_tokens.h", "ring_kv_cache.h"),
              **dict.fromkeys(("122-urgent-requests", "123-draft-models"),
-                             ("beam_search.h", "drafts.h", "known_tokens.h", "priorities.h", "prompt_lookup.h", "speculative.h"))}
+                             ("beam_search.h", "drafts.h", "known_tokens.h", "priorities.h", "prompt_lookup.h", "ring_kv_cache.h", "speculative.h"))}
 
 
 class History(Scratch):
