@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <deque>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "common/decoding/window_estimate.h"
 #include "paged_kv_cache.h"
 
 namespace staircase {
@@ -139,6 +141,19 @@ class WindowedKvCache : public PagedKvCache {
     PagedKvCache::swap_rows(a, b);
     std::swap(window_rows_[a], window_rows_[b]);
     window_rows_[a].changed = window_rows_[b].changed = true;
+  }
+
+  /// Bytes of the keys and values of a text as long as the context. Its blocks may be fewer, if it shares
+  /// some.
+  static std::size_t text_bytes(const ModelConfig& config, DType dtype) {
+    const int longest = longest_window(config);
+    return staircase::text_bytes(config, dtype, [&config, longest](int window) {
+      return window > longest ? config.n_positions : most_blocks(longest) * kBlockSize;
+    });
+  }
+  /// The memory of a model with such a cache, in a line for a person.
+  static std::string estimate(const ModelConfig& config, DType dtype) {
+    return windowed_memory_estimate(config, dtype, text_bytes(config, dtype));
   }
 
   CacheUse use() const override {

@@ -1,6 +1,6 @@
+#include "common/decoding/window_estimate.h"
 #include "common/program/program.h"
 #include "generate.h"
-#include "memory_estimate.h"
 #include "ring_kv_cache.h"
 
 using namespace staircase;
@@ -12,7 +12,10 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   refuse_equal_texts(program, run, options);
-  program.add_dtype_option(memory_estimate);
+  program.add_dtype_option([](const ModelConfig& config, DType dtype) {
+    const std::size_t bytes = ring_bytes(config, dtype, RingKvCache::kMostAtOnce, RingKvCache::kBlock);
+    return windowed_memory_estimate(config, dtype, bytes);
+  });
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {

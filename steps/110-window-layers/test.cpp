@@ -2,10 +2,10 @@
 
 #include <random>
 
+#include "common/decoding/window_estimate.h"
 #include "common/model/model_folder.h"
 #include "dynamic_kv_cache.h"
 #include "generate.h"
-#include "memory_estimate.h"
 #include "ring_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
@@ -134,6 +134,23 @@ TEST_CASE("without windows, and where a ring would be no smaller, the cache is a
   Model model = window_model();
   model.limit_context(200);
   CHECK(RingKvCache(model).use().bytes < cache_bytes(model.config(), DType::kFloat32, 150));
+}
+
+TEST_CASE("the estimate counts rings where the cache has them") {
+  for (const int context : {512, 256, 128, 100, 64}) {
+    CAPTURE(context);
+    Model model = window_model();
+    model.limit_context(context);
+    RingKvCache cache(model);
+    std::size_t bytes = 0;
+    for (int l = 0; l < model.config().n_layer; ++l)
+      bytes += cache.layer(l).keys.bytes() + cache.layer(l).values.bytes();
+    CHECK(ring_bytes(model.config(), DType::kFloat32, RingKvCache::kMostAtOnce, RingKvCache::kBlock) ==
+          bytes);
+  }
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--model tales-window-1m --prompt A --max-new-tokens 1");
+  CHECK(contains(run.err, "a cache of up to 0.4 MiB for each text"));
 }
 
 TEST_CASE("the prompt goes through the model in passes of at most 64 tokens") {

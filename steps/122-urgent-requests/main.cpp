@@ -3,7 +3,6 @@
 #include "common/program/program.h"
 #include "common/server/cache_file.h"
 #include "common/server/prompt_scorer.h"
-#include "memory_estimate.h"
 #include "paged_engine.h"
 #include "service.h"
 
@@ -22,7 +21,7 @@ int main(int argc, char** argv) {
   add_options(program, paged);
   add_options(program, turns);
   CacheFile file(program);
-  program.add_dtype_option(memory_estimate);
+  program.add_dtype_option(WindowedKvCache::estimate);
   program.add_cache_dtype_option();
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;

@@ -1,7 +1,6 @@
 #include "common/decoding/windowed_kv_cache.h"
 #include "common/program/program.h"
 #include "common/server/prompt_scorer.h"
-#include "memory_estimate.h"
 #include "paged_engine.h"
 #include "service.h"
 
@@ -15,7 +14,7 @@ int main(int argc, char** argv) {
   add_options(program, server);
   add_options(program, prefill);
   add_options(program, paged);
-  program.add_dtype_option(memory_estimate);
+  program.add_dtype_option(WindowedKvCache::estimate);
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's

@@ -2,17 +2,20 @@
 #include "common/decoding/windowed_kv_cache.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/decoding/ended_texts.h"
 #include "drafts.h"
 #include "static_kv_cache.h"
+#include "tests/error_message.h"
 #include "tests/same_logits.h"
 #include "tests/step.h"
 
@@ -303,4 +306,26 @@ TEST_CASE(
     }
   }
   CHECK(drafted > 0);
+}
+
+TEST_CASE(
+    "the estimate of a server counts what the blocks of a text take, by the allocations of all layers") {
+  for (const std::string name : {"tales-window-1m", "tales-gemma-1m", "tales-qwen-1m"}) {
+    for (const int context : {512, 384, 352, 336, 256, 64}) {
+      CAPTURE(name);
+      CAPTURE(context);
+      Model model = Model::load(find_model(name), make_test_device(2), DType::kBFloat16);
+      model.limit_context(context);
+      WindowedKvCache cache(model, 1, context / kBlockSize);
+      std::size_t bytes = 0;
+      for (int l = 0; l < model.config().n_layer; ++l)
+        bytes += cache.layer(l).keys.bytes() + cache.layer(l).values.bytes();
+      CHECK(WindowedKvCache::text_bytes(model.config(), DType::kBFloat16) == bytes);
+      const bool is_less = bytes < cache_bytes(model.config(), DType::kBFloat16, context);
+      // A window of 64 and a pass have up to 21 blocks.
+      CHECK(is_less == (name != "tales-qwen-1m" && context > 336));
+      CHECK(contains(WindowedKvCache::estimate(model.config(), DType::kBFloat16),
+                     fmt::format("a cache of up to {:.1f} MiB", static_cast<double>(bytes) / (1 << 20))));
+    }
+  }
 }
