@@ -31,18 +31,18 @@ SHAPES = {"gpt2-124m-shape": "GPT-2 124M", "gpt2-355m-shape": "GPT-2 355M", "gpt
 
 BEGINNING = """# Benchmarks on a CPU
 
-[What is measured, and how](../benchmarks.md). Every table names the command that made it, and its figures are medians
-of rounds in which everything compared takes turns, with the smallest and the largest in brackets. Weights are random,
-except those of tales-6m.
+Another page explains [what is measured, and how](../benchmarks.md). Each table names the command that made it. Its
+figures are medians of rounds in which everything compared takes turns, with the smallest and the largest value in
+brackets. Weights are random, except those of tales-6m.
 
-Beside other engines, a ratio is how many times as fast ours is with weights of the same type. The bold one in a row
-of ours compares with the fastest other engine. Ratios are computed from the figures of `cpu.json`, which up to
-2026-11-28 have the digits that are shown. Greedy tokens are compared with those of transformers in float32. Random
-weights give nearly equal logits, so these tokens show that an engine runs, and nothing about how well it rounds;
+In the tables with other engines, the ratio is our speed divided by theirs, with weights of the same type. The bold ratio
+in a row of ours compares with the fastest other engine. Ratios are computed from the figures of `cpu.json`, which up to
+2026-11-28 have only the digits shown. Greedy tokens are compared with those of transformers in float32. Random weights
+give nearly equal logits, so these tokens show that an engine runs, but not how well it rounds;
 [72-quality](../../steps/72-quality) measures that. The engine "transformers compiled" is `generate` with a static cache
 and `torch.compile`.
 
-[The notes](notes.md) have one paragraph for each experiment that led to these figures, or did not help.
+[The notes](notes.md) describe each experiment that led to these figures, or did not help.
 """
 
 
