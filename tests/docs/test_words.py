@@ -158,13 +158,18 @@ class Words(unittest.TestCase):
                 for sentence in sentences(headline):
                     self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS)
 
-    def test_each_branch_has_a_name_and_one_sentence(self):
-        begun = [slug for _, _, beginners in series.BRANCHES for slug in beginners]
+    def test_each_branch_has_a_name_one_sentence_and_a_story(self):
+        begun = [slug for *_, beginners in series.BRANCHES for slug in beginners]
         self.assertEqual(sorted(begun), sorted(set(begun)))
         self.assertEqual(set(begun) - {step.slug for step in STEPS}, set(), "no step has this name")
-        for name, told, _ in series.BRANCHES:
-            self.plain(told, name)
-            self.assertLessEqual(len(words(told)), SENTENCE_WORDS)
+        for name, told, story, _ in series.BRANCHES:
+            with self.subTest(name):
+                self.plain(told, name)
+                self.assertLessEqual(len(words(told)), SENTENCE_WORDS)
+                self.plain(story, name)
+                self.assertIn(len(list(sentences(story))), (1, 2), "one case")
+                for sentence in sentences(story):
+                    self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS, sentence)
 
     def test_help_texts_of_options(self):
         found = help_of_options()
@@ -263,8 +268,13 @@ class Derived(unittest.TestCase):
             self.assertEqual(page.count(f"| [{step.name}](../steps/{step.name}) |"), 1)
             self.assertIn(f"| {step.summary()} |", page)
 
+    def test_each_branch_begins_in_the_page_of_steps_with_its_story(self):
+        page = (ROOT / "docs/steps.md").read_text(encoding="utf-8")
+        for name, told, story, _ in series.branches(STEPS):
+            self.assertTrue(" ".join(page.split(f"\n## {name}\n")[1].split()).startswith(f"{story} {told} | step |"), name)
+
     def test_each_branch_is_in_the_readme(self):
-        for name, told, _ in series.branches(STEPS):
+        for name, told, *_ in series.branches(STEPS):
             self.assertIn(f"| [{name}](docs/steps.md#", README)
             self.assertIn(f"| {told} |", README)
 

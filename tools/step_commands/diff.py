@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 
 from .folder import green_steps
 from .series import CHAIN, Problem, branches, by_file, changes, compare, find, landings, limits, lines, steps
@@ -106,13 +107,14 @@ def headline_rows(rows):
 
 
 def page_of_steps(series, counts):
-    """docs/steps.md: the steps of each branch with their headlines."""
+    """docs/steps.md: what goes wrong without each branch, what it teaches, and its steps with their headlines."""
     page = ["# All steps", "", "<!-- Made by `tools/step list --markdown`: each headline is the sentence below the title of a step. -->", "",
             "![The staircase: the branches, and how long each lesson is](pictures/staircase.svg)", "",
-            "Each step continues the one above it in its table, unless a number names another. A *detour* measures, draws or",
-            "shows a variant; no step continues it. The last column counts the lines of code that the lesson adds and removes."]
-    for name, words, steps_of_branch in branches(series):
-        page += ["", f"## {name}", "", words, "", "| step | continues | headline | lines |", "|---|---|---|---|"]
+            "Each branch begins with a case of what goes wrong without it, then names what you can do after it. Each step",
+            "continues the one above it in its table, unless a number names another. A *detour* measures, draws or shows a",
+            "variant; no step continues it. The last column counts the lines of code that the lesson adds and removes."]
+    for name, words, story, steps_of_branch in branches(series):
+        page += ["", f"## {name}", "", *textwrap.wrap(story, 120, break_on_hyphens=False), "", words, "", "| step | continues | headline | lines |", "|---|---|---|---|"]
         before = None
         for step in steps_of_branch:
             added, removed = counts[step]
@@ -127,7 +129,7 @@ def page_of_steps(series, counts):
 def table_of_branches(series):
     """The rows of the README: what each branch teaches, and where its steps are."""
     rows = ["| branch | steps | what you can do afterwards |", "|---|---|---|"]
-    for name, words, steps_of_branch in branches(series):
+    for name, words, _, steps_of_branch in branches(series):
         anchor = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
         rows.append(f"| [{name}](docs/steps.md#{anchor}) | {ranges(steps_of_branch, series)} | {words} |")
     return "\n".join(rows) + "\n"

@@ -52,32 +52,69 @@ def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
     return done.stdout
 
 
-# The branches: the name of each, what you can do after it, and the steps that begin it, without their numbers. Every
-# other step belongs to the branch of the step that it continues.
+# The branches: the name of each, what you can do after it, one case of what goes wrong without it, and the steps that
+# begin it, without their numbers. Every other step belongs to the branch of the step that it continues.
 BRANCHES = [
     ("The main path", "Generate text: greedy decoding, sampling, penalties, 16-bit weights, KV caches, batches, speculation.",
+     'Greedy decoding continues "1 2 3 4 5 6" with "of the story" 19 times in a row. Without a cache, each of 400 tokens '
+     'takes 5.41 ms on two cores of an AMD EPYC (Zen 5); with one, 0.21 ms.',
      {"greedy-decoding"}),
     ("Cache drift and speculation", "Measure what a sliding cache costs, and speculate without a draft model.",
+     'Continue "Once upon a time" with a sliding cache, and token 548 is not the one that the exact window would have '
+     'chosen. Nothing warns you.',
      {"cache-drift", "prompt-lookup"}),
     ("Batches and texts", "Feed a batch from a queue, stop at a string, report log-probabilities and perplexity.",
+     "Sixteen samples of one prompt have 3 to 400 tokens, 1,177 in all. A batch that keeps its finished rows computes "
+     "6,400 rows for them.",
      {"leaving-rows"}),
-    ("Beam search", "Find the most likely texts, rank them, and draw the search as a tree.", {"beam-search"}),
+    ("Beam search", "Find the most likely texts, rank them, and draw the search as a tree.",
+     'After "The wolf", greedy decoding takes a comma and cannot go back. Four tokens on, its text is half as likely as '
+     'one that begins with " said".',
+     {"beam-search"}),
     ("Continuous batching", "Schedule requests between passes, chunk their prompts, measure TTFT and TPOT.",
+     "Serve requests for 6, 2, 2 and 2 tokens one after another, with 10 ms per pass: the last waits 110 ms for its "
+     "first token. In two slots of a continuous batch it waits 50.",
      {"requests"}),
     ("Paged cache and server", "Page the KV cache, preempt, share prefixes, serve over HTTP, plan the capacity.",
+     "A static cache gives each text of tales-6m a row of 512 positions. A text of 40 tokens leaves 472 of them idle, so "
+     "92 % of the memory serves no user.",
      {"paged-kv-cache"}),
-    ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
-    ("The model, opened", "Write GPT-2 loop by loop, then turn it into Llama and Qwen, one change a step.", {"plain-loops"}),
-    ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
+    ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.",
+     "Llama 3 8B has 16 GB of weights in 16 bits. A laptop that reads 50 GB/s from memory spends a third of a second on "
+     "each token, just reading.",
+     {"int8-weights"}),
+    ("The model, opened", "Write GPT-2 loop by loop, then turn it into Llama and Qwen, one change per step.",
+     "Llama's rotary positions pair each feature of a head with the one half a head further on. Pair adjacent features "
+     "instead, and the model still runs, but it writes gibberish.",
+     {"plain-loops"}),
+    ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.",
+     "Ask SmolLM2 plainly what the capital of France is, and its text ends at once. Ask in the form that it was trained "
+     "on, and it answers Paris.",
+     {"prompt-tokens", "chat-server"}),
     ("Several machines", "Split a model over processes that `mpirun` starts: each reads, keeps and computes its part.",
+     "In 16 bits, 70 billion parameters take 140 GB, and a GPU with 80 GB cannot hold them.",
      {"tensor-parallel", "pipeline-parallel"}),
-    ("Answers that parse", "Let an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.", {"choices"}),
-    ("Windows, experts, adapters", "Keep only a window of the cache in most layers, let a router choose two of eight MLPs, and "
-     "change every matrix a little.", {"window-layers", "experts", "lora"}),
-    ("Urgent and patient", "Let urgent requests pass others, draft in a batch what texts repeat, and serve both.",
+    ("Answers that parse", "Make an answer match a pattern, a grammar or a JSON Schema: the model is offered no other token.",
+     'A program that sorts letters needs `complaint` or `praise`. It gets "I would say that this is a complaint, because '
+     '…".',
+     {"choices"}),
+    ("Windows, experts, adapters", "Keep only a window of the cache in most layers, route each token to two of eight MLPs, and "
+     "adapt a model with small matrices.",
+     "A static cache for 32,000 positions of tales-window-1m takes 62.5 MiB, and most of it is never read again. Ten "
+     "fine-tuned styles of a 16 GB model take 160 GB.",
+     {"window-layers", "experts", "lora"}),
+    ("Urgent and patient", "Let urgent requests overtake others, draft tokens in a batch, and serve both.",
+     "Four long documents arrive, and a moment later a person asks a short question. First come, first served makes the "
+     "person wait until a document is done.",
      {"priorities", "urgent-requests"}),
-    ("Text into tokens", "Learn a vocabulary from a text, and turn prompts into its ids.", {"learn-merges"}),
-    ("Long texts", "Keep the cache of a long text in 8 bits or 4, and that of a conversation in a file.", {"int8-cache", "saved-cache"}),
+    ("Text into tokens", "Learn a vocabulary from a text, and turn prompts into its ids.",
+     'With an id for each byte, "The Fox" is seven tokens, and a context of 512 positions ends after half a page. With an '
+     'id for each word, a typing error has none.',
+     {"learn-merges"}),
+    ("Long texts", "Store the cache of a long text in 8 or 4 bits, and that of a conversation in a file.",
+     "After 4,000 tokens, SmolLM2-135M reads 92 MB of bfloat16 cache for each further token. When its program ends, the next "
+     "one computes all of it again.",
+     {"int8-cache", "saved-cache"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
@@ -172,7 +209,7 @@ class Step:
 
     def branch(self):
         """The name of the branch that it belongs to."""
-        began = {slug: name for name, _, beginners in BRANCHES for slug in beginners}
+        began = {slug: name for name, *_, beginners in BRANCHES for slug in beginners}
         return next((began[step.slug] for step in (self, *self.ancestors()) if step.slug in began), BRANCHES[0][0])
 
     def command(self):
@@ -274,9 +311,9 @@ def link(step, before, series):
 
 
 def branches(series):
-    """[(name, what you can do afterwards, its steps)] of the branches that have steps."""
-    found = [(name, told, [step for step in series if step.branch() == name]) for name, told, _ in BRANCHES]
-    return [branch for branch in found if branch[2]]
+    """[(name, what you can do afterwards, what goes wrong without it, its steps)] of the branches that have steps."""
+    found = [(name, told, story, [step for step in series if step.branch() == name]) for name, told, story, _ in BRANCHES]
+    return [branch for branch in found if branch[-1]]
 
 
 class Landed:

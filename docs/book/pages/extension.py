@@ -75,7 +75,7 @@ def extend(app, document, source):
     """The part after the text of a page: the contents of the book, or the diff of a step."""
     if document == "README":
         tables = [("The book", chapters())]
-        for name, _, some in branches(app.staircase.series):
+        for name, *_, some in branches(app.staircase.series):
             tables.append((f"{name} ({ranges(some, app.staircase.series)})", [f"steps/{step.name}/README" for step in some]))
         for caption, entries in tables:
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"

@@ -45,7 +45,7 @@ def flights(series):
 def title(flight):
     """The branch that begins here, or the step that it leaves."""
     first = flight[0]
-    begins = not first.parent or any(first.slug in beginners for _, _, beginners in BRANCHES)
+    begins = not first.parent or any(first.slug in beginners for *_, beginners in BRANCHES)
     whence = f", from {first.parent.number}" if first.parent else f", {first.number} to {flight[-1].number}"
     return first.branch() + whence if begins else f"from {first.parent.heading()}"
 
