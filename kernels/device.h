@@ -119,31 +119,48 @@ constexpr std::int64_t kMostLargest = 1024;
 /// The window of a layer that sees all positions.
 constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
 
+/// Neighbours in a head of an int4 cache that share a least number and a step.
+constexpr std::int64_t kInt4CacheGroup = 16;
+
 /// The elements that a head takes at one position of a cache of that type. In int8 a head's keys at a
-/// position, and its values, share a scale: the integers come first, then the scale's four bytes. So whatever
-/// moves or copies a position takes the scale along.
+/// position, and its values, share a scale: the integers come first, then the scale's four bytes. In int4 the
+/// levels come first, two in a byte, then four bytes for each group. So whatever moves or copies a position
+/// takes them along.
 constexpr std::int64_t kept_size(DType dtype, std::int64_t head_size) {
+  if (dtype == DType::kInt4) return head_size / 2 + head_size / kInt4CacheGroup * 4;
   return head_size + (dtype == DType::kInt8 ? std::int64_t{sizeof(float)} : 0);
 }
 
 /// The reverse.
 constexpr std::int64_t head_size_of(DType dtype, std::int64_t kept) {
+  if (dtype == DType::kInt4) return kept * kInt4CacheGroup / kept_size(dtype, kInt4CacheGroup);
   return kept - kept_size(dtype, 0);
 }
 
-/// An int8 cache takes heads whose size is a multiple of this: whole vectors of any processor.
-constexpr std::int64_t kInt8HeadMultiple = 16;
+/// A cache of that type takes heads whose size is a multiple of this: whole vectors of any processor in int8,
+/// and pairs of groups in int4.
+constexpr std::int64_t head_multiple(DType dtype) {
+  return dtype == DType::kInt4 ? 2 * kInt4CacheGroup : dtype == DType::kInt8 ? 16 : 1;
+}
 
-/// Keys and values of one layer, in float32, float16, bfloat16 or int8. Sequence s of a batch uses row s.
-/// Without a block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's
+/// Keys and values of one layer, in float32, float16, bfloat16, int8 or int4. Sequence s of a batch uses row
+/// s. Without a block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's
 /// positions are spread over blocks of block_size (Kwon et al. 2023, section 4.2). That element is then
 /// keys[blocks[s, p / block_size], h, p % block_size]. Rows may share blocks that are not written. The
 /// positions of a head in a block are contiguous, so attention reads memory in order. In int8 a number x is
 /// round(x / scale), ties to even, with scale = the largest magnitude of its head at its position / 127 (see
 /// kept_size).
+///
+/// In int4 each head is first rotated by a Hadamard matrix (rotate_head in kernels/hadamard.h), which spreads
+/// its outliers (Ashkboos et al. 2024). Each group of kInt4CacheGroup has two numbers in bfloat16: a number x
+/// becomes the level round((x - least) / step), ties to even, from 0 to 15, and stands for least + level
+/// step. At first `least` is the group's least number and step = (the largest - least) / 15. For the levels
+/// that these give, linear regression finds the two with the least squared error, and they are stored. Of 32
+/// neighbours, byte i has the level of number i in its lower half and that of number i + 16 in its upper one.
+/// After all levels, `least` and `step` of each group follow.
 struct KeysValues {
-  /// [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size], where int8 has
-  /// kept_size in the place of head_size.
+  /// [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size], where int8 and
+  /// int4 have kept_size in the place of head_size.
   Tensor keys;
   Tensor values;  ///< of the same shape
   Tensor blocks =

@@ -8,13 +8,33 @@
 #include <string_view>
 
 #include "common/base/error.h"
+#include "kernels/hadamard.h"
 #include "kernels/half.h"
 
 namespace staircase {
 namespace {
 
+/// The numbers of a head of an int4 cache, rotated back.
+std::vector<float> widened_int4(std::string_view bytes) {
+  const std::int64_t head_size = head_size_of(DType::kInt4, std::ssize(bytes));
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < head_size; ++i) {
+    const std::int64_t group = i / kInt4CacheGroup;
+    const auto pair = static_cast<std::uint8_t>(
+        bytes[static_cast<std::size_t>(group / 2 * kInt4CacheGroup + i % kInt4CacheGroup)]);
+    std::uint16_t ends[2];
+    std::memcpy(ends, bytes.data() + head_size / 2 + group * 4, sizeof ends);
+    const int level = group % 2 == 0 ? pair % 16 : pair / 16;
+    values.push_back(float32_from_bfloat16(ends[0]) +
+                     static_cast<float>(level) * float32_from_bfloat16(ends[1]));
+  }
+  rotate_head(values.data(), head_size);
+  return values;
+}
+
 /// The numbers of a head in `bytes`, in the type of a cache.
 std::vector<float> widened(std::string_view bytes, DType dtype) {
+  if (dtype == DType::kInt4) return widened_int4(bytes);
   if (dtype == DType::kInt8) {
     float scale = 0.0f;
     const std::string_view integers = bytes.substr(0, bytes.size() - sizeof scale);

@@ -98,7 +98,8 @@ DType weight_dtype(std::string_view name) {
 }
 
 std::span<const DType> cache_dtypes() {
-  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8};
+  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+                                      DType::kInt4};
   return kDTypes;
 }
 
@@ -121,13 +122,13 @@ Model Model::load_as(DType dtype) const {
 }
 
 void Model::use_cache_dtype(DType dtype) {
-  if (!device_->keeps(dtype, kInt8HeadMultiple)) {
+  if (!device_->keeps(dtype, head_multiple(dtype))) {
     throw UsageError("--cache-dtype {} is not supported on this device ({}); --device cpu supports it",
                      to_string(dtype), device_->description());
   }
   if (!device_->keeps(dtype, config_.head_size)) {
     throw UsageError("--cache-dtype {} takes heads of a multiple of {} numbers, but those of {} have {}",
-                     to_string(dtype), kInt8HeadMultiple, path_.filename().string(), config_.head_size);
+                     to_string(dtype), head_multiple(dtype), path_.filename().string(), config_.head_size);
   }
   config_.cache_dtype = dtype;
 }

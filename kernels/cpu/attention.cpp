@@ -16,7 +16,9 @@
 // per position and head, once for up to 6 queries together. In 16 bits it is half of that, in int8 a quarter.
 //
 // Keys and values in int8 are widened on their way into a register, too, which is exact. The scale of a key
-// multiplies its score, and that of a value its weight: one multiplication instead of head_size.
+// multiplies its score, and that of a value its weight: one multiplication instead of head_size. In int4 each
+// vector becomes least + level step. There keys and values are rotated (KeysValues in device.h). So is each
+// query, which leaves the scores as they are, and each result is rotated back.
 //
 // Both add in the same order, so a token's result is the same to the bit whether its prompt arrives as a
 // whole, in parts or token by token.
@@ -33,6 +35,7 @@
 #include "kernels/cpu/bfloat16_attention.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/cpu/tile-inl.h"
+#include "kernels/hadamard.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -83,12 +86,13 @@ HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
 template <typename T>
 HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, std::int64_t total,
                                      std::int64_t whole, float* scores) {
-  const std::int64_t head_size = runs.head_size;
-  for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
-    const T* const keys = runs.keys(run);
-    for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
-      for (std::int64_t i = whole; i < head_size; ++i) {
-        scores[begin + p] += query[i] * widen(keys[p * runs.step + i]);
+  if constexpr (kHasRest<T>) {
+    for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+      const T* const keys = runs.keys(run);
+      for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
+        for (std::int64_t i = whole; i < runs.head_size; ++i) {
+          scores[begin + p] += query[i] * widen(keys[p * runs.step + i]);
+        }
       }
     }
   }
@@ -98,16 +102,17 @@ HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, st
 template <typename T>
 HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std::int64_t total,
                                  std::int64_t whole, float* out) {
-  const std::int64_t head_size = runs.head_size;
-  for (std::int64_t i = whole; i < head_size; ++i) {
-    float sum = 0.0f;
-    for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
-      const T* const values = runs.values(run);
-      for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
-        sum += weights[begin + p] * widen(values[p * runs.step + i]);
+  if constexpr (kHasRest<T>) {
+    for (std::int64_t i = whole; i < runs.head_size; ++i) {
+      float sum = 0.0f;
+      for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+        const T* const values = runs.values(run);
+        for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
+          sum += weights[begin + p] * widen(values[p * runs.step + i]);
+        }
       }
+      out[i] = sum;
     }
-    out[i] = sum;
   }
 }
 
@@ -195,7 +200,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
         for (auto& s : sum) s = hn::Zero(d);
 #pragma GCC unroll 4
         for (std::int64_t v = 0; v < vectors; ++v) {
-          const auto part = load_wide(key + v * kLanes);
+          const auto part = load_features(key, head_size, v * kLanes);
 #pragma GCC unroll 8
           for (int q = 0; q < kQueries; ++q) {
             sum[q] = hn::MulAdd(hn::LoadU(d, queries + q * stride + v * kLanes), part, sum[q]);
@@ -259,9 +264,9 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
       for (auto& s : row) s = hn::Zero(d);
     }
     for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
-      const T* const values = runs.values(run) + first * kLanes;
-      const T* const near = values_then_next(run + ahead.runs) + first * kLanes;
-      const T* const far = values_then_next(run + ahead.runs + 1) + first * kLanes;
+      const T* const values = runs.values(run);
+      const T* const near = values_then_next(run + ahead.runs);
+      const T* const far = values_then_next(run + ahead.runs + 1);
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
         const T* const value = values + p * runs.step;
         const T* const next = ahead.of(p * runs.step, near, far);
@@ -270,14 +275,14 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
                              weights + begin + p);
         }
         for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>)
-          __builtin_prefetch(next + i, 0, 2);
+          __builtin_prefetch(next + first * kLanes + i, 0, 2);
         hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + begin + p]);
         const auto add = [&](std::int64_t vectors_of_value) HWY_ATTR {
 #pragma GCC unroll 16
           for (std::int64_t r = 0; r < vectors_of_value; ++r) {
-            const auto part = load_wide(value + r * kLanes);
+            const auto part = load_features(value, head_size, (first + r) * kLanes);
 #pragma GCC unroll 8
             for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
           }
@@ -329,24 +334,30 @@ constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
 template <typename T>
 constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kMostQueries>());
 
-/// `count` elements as float32.
+/// The `width` features of a head from `first` on as float32.
 template <typename T>
-HWY_INLINE void widen_row(const T* values, std::int64_t count, float* out) {
+HWY_INLINE void widen_row(const T* head, std::int64_t head_size, std::int64_t first, std::int64_t width,
+                          float* out) {
   std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) hn::StoreU(load_wide(values + i), Floats(), out + i);
-  for (; i < count; ++i) out[i] = widen(values[i]);
+  for (; i + kLanes <= width; i += kLanes)
+    hn::StoreU(load_features(head, head_size, first + i), Floats(), out + i);
+  if constexpr (kHasRest<T>) {
+    for (; i < width; ++i) out[i] = widen(head[first + i]);
+  }
 }
 
 /// The same for a row of a panel. The vectors whose number the compiler knows stay in registers; a loop of
 /// any length would become a copy in memory, which is slow to start.
 template <typename T>
-HWY_INLINE void widen_panel_row(const T* values, std::int64_t width, float* out) {
+HWY_INLINE void widen_panel_row(const T* head, std::int64_t head_size, std::int64_t first, float* out) {
+  const std::int64_t width = std::min(kPanel, head_size - first);
   if (width < kPanel) {
-    widen_row(values, width, out);
+    widen_row(head, head_size, first, width, out);
     return std::fill(out + width, out + kPanel, 0.0f);
   }
 #pragma GCC unroll 16
-  for (std::int64_t i = 0; i < kPanel; i += kLanes) hn::StoreU(load_wide(values + i), Floats(), out + i);
+  for (std::int64_t i = 0; i < kPanel; i += kLanes)
+    hn::StoreU(load_features(head, head_size, first + i), Floats(), out + i);
 }
 
 /// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64],
@@ -372,14 +383,13 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
       for (std::int64_t first = 0; first < head_size; first += kPanel) {
         HWY_ALIGN float features[kPanel];
         const std::int64_t width = std::min(kPanel, head_size - first);
-        widen_panel_row(keys + p * runs.step + first, width, features);
+        widen_panel_row(keys + p * runs.step, head_size, first, features);
         for (std::int64_t i = 0; i < width; ++i) column[(first + i) * kPanel] = features[i];
       }
     }
     for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
-      const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
       for (std::int64_t p = 0; p < count; ++p) {
-        widen_panel_row(values + p * runs.step + first, width,
+        widen_panel_row(values + p * runs.step, head_size, panel * kPanel,
                         packed_values + (panel * total + begin + p) * kPanel);
       }
     }
@@ -469,6 +479,7 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
 template <typename Run>
 HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
   if (head.keys_values.keys.dtype() == DType::kInt8) return run(Runs<std::int8_t>(head));
+  if (head.keys_values.keys.dtype() == DType::kInt4) return run(Runs<Int4Byte>(head));
   with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(),
                 [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
@@ -565,6 +576,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   const std::int64_t n_kv_head = keys_values.keys.dim(1), head_size = keys_values.head_size();
   const std::int64_t width = queries.dim(1), group = width / (n_kv_head * head_size);
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
+  const bool rotated = keys_values.keys.dtype() == DType::kInt4;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
   // Positions before the window are left out in steps of whole panels and blocks, so every query adds in the
@@ -637,12 +649,15 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     const std::int64_t skipped = whole_steps(tile.first_seen(0));
     tile.start -= skipped;
     for (std::int64_t row = 0; row < tile.rows; ++row) {
-      std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, gathered + row * head_size);
+      float* const query = gathered + row * head_size;
+      std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, query);
+      if (rotated) rotate_head(query, head_size);
     }
     HeadOfCache cache = head.cache;
     cache.first += skipped;
     attend(tile, cache, skipped, scores, results);
     for (std::int64_t row = 0; row < tile.rows; ++row) {
+      if (rotated) rotate_head(results + row * head_size, head_size);
       HWY_DYNAMIC_DISPATCH(store_result)
       (results + row * head_size, head_size, place_of(head, first + row), out);
     }

@@ -374,7 +374,7 @@ void CpuDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                 const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
-  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is rounded as a whole, once all of it is there
+  if (is_quantized(keys_values.keys.dtype())) {  // a head is rounded as a whole, once all of it is there
     const Shape shape{x.dim(0), weight.out_features};
     grown(projected_, shape[0] * shape[1]);
     Tensor projected = projected_.reshaped(shape);

@@ -77,6 +77,66 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
   std::memcpy(out + count, &scale, sizeof scale);
 }
 
+/// The least number and the step of a group of an int4 cache, as stored.
+struct LevelEnds {
+  std::uint16_t least, step;  ///< bfloat16
+
+  /// The levels of the numbers x.
+  HWY_INLINE hn::Vec<Ints> levels(hn::Vec<Floats> x) const {
+    const Floats d;
+    const auto above = hn::Sub(x, hn::Set(d, float32_from_bfloat16(least)));
+    return nearest(above, hn::Set(d, float32_from_bfloat16(step)), 0, 15);
+  }
+};
+
+/// Those with the least squared error for the levels that `ends` gives the group x, by linear regression.
+HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
+  const Floats d;
+  const float least = float32_from_bfloat16(ends.least);
+  auto levels = hn::Zero(d), squares = hn::Zero(d), numbers = hn::Zero(d), products = hn::Zero(d);
+  for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
+    const auto level = hn::ConvertTo(d, ends.levels(hn::LoadU(d, x + i)));
+    const auto number = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, least));
+    levels = hn::Add(levels, level);
+    squares = hn::MulAdd(level, level, squares);
+    numbers = hn::Add(numbers, number);
+    products = hn::MulAdd(level, number, products);
+  }
+  const auto sum = [&](hn::Vec<Floats> lanes) HWY_ATTR { return hn::GetLane(hn::SumOfLanes(d, lanes)); };
+  constexpr float kCount = kInt4CacheGroup;
+  const float of_levels = sum(levels), of_numbers = sum(numbers);
+  const float variance = kCount * sum(squares) - of_levels * of_levels;
+  if (!(variance > 0.0f)) return ends;  // all are equal, or not finite
+  const float step = (kCount * sum(products) - of_levels * of_numbers) / variance;
+  return {bfloat16_from_float32(least + (of_numbers - step * of_levels) / kCount),
+          bfloat16_from_float32(step)};
+}
+
+/// The same in an int4 cache (KeysValues in device.h), once the head is rotated.
+HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
+  const Floats d;
+  const hn::Rebind<std::uint8_t, Floats> bytes;
+  auto* const stored = reinterpret_cast<std::uint8_t*>(out);
+  for (std::int64_t group = 0; group < count / kInt4CacheGroup; ++group) {
+    const float* const own = x + group * kInt4CacheGroup;
+    auto smallest = hn::LoadU(d, own), largest = smallest;
+    for (std::int64_t i = kLanes; i < kInt4CacheGroup; i += kLanes) {
+      smallest = hn::Min(smallest, hn::LoadU(d, own + i));
+      largest = hn::Max(largest, hn::LoadU(d, own + i));
+    }
+    const float least = hn::GetLane(hn::MinOfLanes(d, smallest)),
+                range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least;
+    const LevelEnds ends = fitted(own, {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)});
+    std::uint8_t* const pairs = stored + group / 2 * kInt4CacheGroup;
+    for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
+      const auto level = hn::DemoteTo(bytes, ends.levels(hn::LoadU(d, own + i)));
+      const auto pair = group % 2 == 0 ? level : hn::Or(hn::LoadU(bytes, pairs + i), hn::ShiftLeft<4>(level));
+      hn::StoreU(pair, bytes, pairs + i);
+    }
+    std::memcpy(stored + count / 2 + group * 4, &ends, sizeof ends);
+  }
+}
+
 /// The scales of outputs whose weights furthest from zero are these; also stores them.
 HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, float* scales) {
   const Floats d;

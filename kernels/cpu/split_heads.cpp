@@ -1,7 +1,8 @@
 // split_heads: from [q | k | v] of a token to its queries and to its position in a cache; queries and keys
 // are normalized and rotated on the way.
 //
-// In an int8 cache a head is rounded as a whole, and its scale stored after it.
+// In an int8 cache a head is rounded as a whole, and its scale stored after it. In an int4 cache a head is
+// rotated first.
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
 // limited by the bandwidth of the cache that holds the product's output.
@@ -15,6 +16,7 @@
 
 #include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/tile-inl.h"
+#include "kernels/hadamard.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -46,6 +48,7 @@ HWY_INLINE void rotate(const float* HWY_RESTRICT x, const float* HWY_RESTRICT ro
 template <typename Use>
 HWY_INLINE void with_kept(const Tensor& kept, const Use& use) {
   if (kept.dtype() == DType::kInt8) return use(kept.data<std::int8_t>());
+  if (kept.dtype() == DType::kInt4) return use(kept.data<Int4Byte>());
   with_elements(kept.dtype(), kept.data<void>(), use);
 }
 
@@ -76,14 +79,22 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
     const float* const queries = next_heads(rule.query_norm, n_head);
     for (std::int64_t h = 0; h < n_head; ++h) turn(queries + h * head_size, place.query + h * head_size);
     with_kept(keys_values.keys, [&](auto* keys) HWY_ATTR {
-      auto* const values = keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+      using T = std::remove_pointer_t<decltype(keys)>;
+      auto* const values = keys_values.values.data<T>();
       const float* const own_keys = next_heads(rule.key_norm, n_kv_head);
       for (std::int64_t h = 0; h < n_kv_head; ++h) {
         turn(own_keys + h * head_size, turned);
+        if constexpr (std::is_same_v<T, Int4Byte>) rotate_head(turned, head_size);
         narrow(turned, head_size, keys + place.key_value + h * head_stride);
       }
       for (std::int64_t h = 0; h < n_kv_head; ++h, x += head_size) {
-        narrow(x, head_size, values + place.key_value + h * head_stride);
+        const float* value = x;
+        if constexpr (std::is_same_v<T, Int4Byte>) {
+          std::copy_n(x, head_size, turned);
+          rotate_head(turned, head_size);
+          value = turned;
+        }
+        narrow(value, head_size, values + place.key_value + h * head_stride);
       }
     });
   }

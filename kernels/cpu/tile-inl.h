@@ -25,6 +25,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
+#include <cstring>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -84,6 +86,35 @@ HWY_INLINE hn::Vec<Floats> load_wide(const std::int8_t* values) {
   const hn::Rebind<std::int32_t, Floats> ints;
   return hn::ConvertTo(Floats(), hn::PromoteTo(ints, hn::LoadU(hn::Rebind<std::int8_t, Floats>(), values)));
 }
+
+/// A byte of a head in an int4 cache (KeysValues in device.h).
+enum class Int4Byte : std::uint8_t {};
+
+/// The vector of a head's features from feature i on, keys or values at one position. In int8 the scale is
+/// missing.
+template <typename T>
+HWY_INLINE hn::Vec<Floats> load_features(const T* head, std::int64_t /*head_size*/, std::int64_t i) {
+  return load_wide(head + i);
+}
+HWY_INLINE hn::Vec<Floats> load_features(const Int4Byte* head, std::int64_t head_size, std::int64_t i) {
+  const hn::Rebind<std::uint32_t, Floats> ints;
+  const hn::Rebind<std::uint8_t, Floats> bytes;
+  const std::int64_t group = i / kInt4CacheGroup;
+  const auto* const first = reinterpret_cast<const std::uint8_t*>(head);
+  const auto pair =
+      hn::PromoteTo(ints, hn::LoadU(bytes, first + group / 2 * kInt4CacheGroup + i % kInt4CacheGroup));
+  const auto level = group % 2 == 0 ? hn::And(pair, hn::Set(ints, 15)) : hn::ShiftRight<4>(pair);
+  std::uint32_t ends;
+  std::memcpy(&ends, first + head_size / 2 + group * 4, sizeof ends);
+  const auto least = hn::BitCast(Floats(), hn::Set(ints, ends << 16)),
+             step = hn::BitCast(Floats(), hn::Set(ints, ends & 0xFFFF0000u));
+  const auto wide = hn::ConvertTo(Floats(), hn::BitCast(hn::Rebind<std::int32_t, Floats>(), level));
+  return hn::MulAdd(wide, step, least);
+}
+
+/// Whether heads of that type may have features that fill no vector.
+template <typename T>
+constexpr bool kHasRest = !std::is_same_v<T, std::int8_t> && !std::is_same_v<T, Int4Byte>;
 
 /// The number of neighbouring rows of a panel of that type that are interleaved, element by element (kPair in
 /// cpu_device.h).

@@ -188,7 +188,7 @@ TEST_CASE("caches_of has each type that the device takes, the exact one first, a
   std::vector<std::string> names;
   for (const TriedCache& tried : caches_of(model)) names.push_back(tried.name);
   std::vector<std::string> want{"float32", "float16", "bfloat16"};
-  if (!tests_are_for_gpu()) want.push_back("int8");
+  if (!tests_are_for_gpu()) want.insert(want.end(), {"int8", "int4"});
   want.insert(want.end(), {"rounded by 16", "rounded by 32", "rounded by 64"});
   CHECK(names == want);
   CHECK(model.kv_dtype() == DType::kBFloat16);

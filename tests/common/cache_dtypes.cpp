@@ -1,4 +1,5 @@
-// Caches in another type than the weights: in 8 bits, too, whatever holds, moves or shares their positions.
+// Caches in another type than the weights: in 8 and 4 bits, too, whatever holds, moves or shares their
+// positions.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -37,6 +38,14 @@ Model load(const std::string& name, DType kept, DType weights = DType::kFloat32)
   return model;
 }
 
+/// Whether the model has heads of such a size.
+bool keeps(const std::string& name, DType kept) {
+  return read_config(kTree / name).head_size % head_multiple(kept) == 0;
+}
+
+/// The types whose numbers share scales.
+constexpr DType kFewBits[] = {DType::kInt8, DType::kInt4};
+
 Tokens some_tokens(int count) {
   Tokens tokens;
   for (int i = 0; i < count; ++i) tokens.push_back((i * 1237 + 31) % 400);
@@ -69,6 +78,7 @@ double divergence(std::span<const float> exact, std::span<const float> logits) {
 TEST_CASE("in every type each cache gives the same logits to the bit, and in parts those of the whole") {
   for (const std::string& name : kNames) {
     for (const DType kept : cache_dtypes()) {
+      if (!keeps(name, kept)) continue;
       Model model = load(name, kept);
       const Tokens tokens = some_tokens(60);
       StaticKvCache whole(model);
@@ -102,23 +112,25 @@ TEST_CASE("the logits with a cache of fewer bits are near those of float32, and 
     const Tokens tokens = some_tokens(100);
     StaticKvCache floats(exact);
     const Floats want = fed(exact, tokens, 1, floats);
-    for (const DType kept : {DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+    for (const DType kept : {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+      if (!keeps(name, kept)) continue;
       Model model = load(name, kept);
       StaticKvCache cache(model);
       CAPTURE(name);
       CAPTURE(to_string(kept));
       const Floats got = fed(model, tokens, 1, cache);
       CHECK(got != want);
-      CHECK(divergence(want, got) < 0.005);
+      CHECK(divergence(want, got) < (kept == DType::kInt4 ? 0.05 : 0.005));
     }
   }
 }
 
-TEST_CASE("a cache has the bytes of its type, and 4 more for each head of 8 bits") {
+TEST_CASE("a cache has the bytes of its type, and 4 more for each head of 8 bits or group of 4 bits") {
   Model model = Model::load(kTree / "models/tales-gqa-1m", make_cpu_device(1));
   const auto numbers =
       static_cast<std::size_t>(2 * model.config().n_layer * model.config().n_positions * 2 * 32);
-  const std::vector<std::size_t> want{4 * numbers, 2 * numbers, 2 * numbers, numbers + numbers / 32 * 4};
+  const std::vector<std::size_t> want{4 * numbers, 2 * numbers, 2 * numbers, numbers + numbers / 32 * 4,
+                                      numbers / 2 + numbers / 16 * 4};
   for (std::size_t i = 0; i < want.size(); ++i) {
     model.use_cache_dtype(cache_dtypes()[i]);
     CHECK(model.kv_dtype() == cache_dtypes()[i]);
@@ -127,45 +139,49 @@ TEST_CASE("a cache has the bytes of its type, and 4 more for each head of 8 bits
   }
 }
 
-TEST_CASE("in 8 bits a row that is copied or slides takes its scales along") {
-  // A position counts on in a model with rotations, so a row that slides is one with a window.
-  Model model = load("models/tales-gqa-1m", DType::kInt8);
-  const Tokens tokens = some_tokens(50);
-  StaticKvCache cache(model, 2), other(model, 2);
-  fed(model, tokens, 50, cache);
-  fed(model, tokens, 50, other);
-  cache.copy_row(0, 1);
-  const Floats want = next_of_row(model, 0, 7, other);
-  CHECK(next_of_row(model, 1, 7, cache) == want);
-  cache.slide(0, 3);
-  other.truncate(0, 50);
-  other.slide(0, 2);
-  other.slide(0, 1);
-  CHECK(next_of_row(model, 0, 9, cache) == next_of_row(model, 0, 9, other));
+TEST_CASE("in few bits a row that is copied or slides takes its scales along") {
+  for (const DType kept : kFewBits) {
+    // A position counts on in a model with rotations, so a row that slides is one with a window.
+    Model model = load("models/tales-gqa-1m", kept);
+    const Tokens tokens = some_tokens(50);
+    StaticKvCache cache(model, 2), other(model, 2);
+    fed(model, tokens, 50, cache);
+    fed(model, tokens, 50, other);
+    cache.copy_row(0, 1);
+    const Floats want = next_of_row(model, 0, 7, other);
+    CHECK(next_of_row(model, 1, 7, cache) == want);
+    cache.slide(0, 3);
+    other.truncate(0, 50);
+    other.slide(0, 2);
+    other.slide(0, 1);
+    CHECK(next_of_row(model, 0, 9, cache) == next_of_row(model, 0, 9, other));
+  }
 }
 
-TEST_CASE("in 8 bits rows share the blocks of a prefix, swap, and are computed again as they were") {
-  Model model = load("models/tales-gqa-1m", DType::kInt8);
-  const Tokens tokens = some_tokens(50);
-  StaticKvCache alone(model);
-  const Floats want = fed(model, tokens, 50, alone);
-  PagedKvCache cache(model, 2, 8);
-  REQUIRE(cache.reserve(0, 50));
-  CHECK(fed(model, tokens, 50, cache) == want);
-  cache.remember(0, tokens);
-  cache.swap_rows(0, 1);
-  cache.share(0, tokens);
-  CHECK(cache.length(0) == 48);
-  REQUIRE(cache.reserve(0, 50));
-  CHECK(fed(model, {tokens[48], tokens[49]}, 2, cache) == want);
-  // A row that has given its blocks back begins again.
-  cache.truncate(0, 0);
-  cache.truncate(1, 0);
-  REQUIRE(cache.reserve(0, 50));
-  CHECK(fed(model, tokens, 5, cache) == want);
+TEST_CASE("in few bits rows share the blocks of a prefix, swap, and are computed again as they were") {
+  for (const DType kept : kFewBits) {
+    Model model = load("models/tales-gqa-1m", kept);
+    const Tokens tokens = some_tokens(50);
+    StaticKvCache alone(model);
+    const Floats want = fed(model, tokens, 50, alone);
+    PagedKvCache cache(model, 2, 8);
+    REQUIRE(cache.reserve(0, 50));
+    CHECK(fed(model, tokens, 50, cache) == want);
+    cache.remember(0, tokens);
+    cache.swap_rows(0, 1);
+    cache.share(0, tokens);
+    CHECK(cache.length(0) == 48);
+    REQUIRE(cache.reserve(0, 50));
+    CHECK(fed(model, {tokens[48], tokens[49]}, 2, cache) == want);
+    // A row that has given its blocks back begins again.
+    cache.truncate(0, 0);
+    cache.truncate(1, 0);
+    REQUIRE(cache.reserve(0, 50));
+    CHECK(fed(model, tokens, 5, cache) == want);
+  }
 }
 
-TEST_CASE("a watched head attends to the keys that an int8 cache stands for") {
+TEST_CASE("a watched head attends to the keys that a cache of few bits stands for") {
   const auto seen_by = [](DType kept) {
     Model model = load("models/tales-gqa-1m", kept);
     AttentionWeights seen;
@@ -174,14 +190,18 @@ TEST_CASE("a watched head attends to the keys that an int8 cache stands for") {
     fed(model, some_tokens(40), 39, cache);
     return seen;
   };
-  const AttentionWeights want = seen_by(DType::kFloat32), got = seen_by(DType::kInt8);
-  CHECK(got.tokens == want.tokens);
-  double off = 0.0;
-  for (std::size_t p = 0; p < 40; ++p) {
-    off = std::max(off, static_cast<double>(std::abs(got.rows[0][p] - want.rows[0][p])));
+  const AttentionWeights want = seen_by(DType::kFloat32);
+  for (const DType kept : kFewBits) {
+    const AttentionWeights got = seen_by(kept);
+    CHECK(got.tokens == want.tokens);
+    double off = 0.0;
+    for (std::size_t p = 0; p < 40; ++p) {
+      off = std::max(off, static_cast<double>(std::abs(got.rows[0][p] - want.rows[0][p])));
+    }
+    CAPTURE(to_string(kept));
+    CHECK(off > 0.0);
+    CHECK(off < (kept == DType::kInt4 ? 0.1 : 0.01));
   }
-  CHECK(off > 0.0);
-  CHECK(off < 0.01);
 }
 
 TEST_CASE("a draft and a copy in another type have the type of their target's cache") {
@@ -193,10 +213,12 @@ TEST_CASE("a draft and a copy in another type have the type of their target's ca
   CHECK(ordinary.load_as(DType::kFloat32).kv_dtype() == DType::kFloat32);
 }
 
-TEST_CASE("heads that do not fill whole vectors are refused in 8 bits, and keep the type that they had") {
+TEST_CASE("heads that do not fill whole vectors are refused in few bits, and keep the type that they had") {
   Model model = Model::load(kTree / "tests/reference/families/smollm2", make_cpu_device(1));
   CHECK(error_message([&] { model.use_cache_dtype(DType::kInt8); }) ==
         "--cache-dtype int8 takes heads of a multiple of 16 numbers, but those of smollm2 have 8");
+  CHECK(error_message([&] { model.use_cache_dtype(DType::kInt4); }) ==
+        "--cache-dtype int4 takes heads of a multiple of 32 numbers, but those of smollm2 have 8");
   CHECK(model.kv_dtype() == DType::kFloat32);
   model.use_cache_dtype(DType::kBFloat16);
   CHECK(model.kv_dtype() == DType::kBFloat16);

@@ -313,25 +313,29 @@ TEST_CASE("the logits of 1 to 4 ranks are those of one process, and the same bit
   }
 }
 
-TEST_CASE("ranks keep their heads in 8 bits, which are those of one process") {
+TEST_CASE("ranks keep their heads in 8 or 4 bits, which are those of one process") {
   const std::filesystem::path folder = find_model("tales-gqa-1m");
+  DType kept = DType::kInt8;
   const auto decoded = [&](Model& model) {
-    model.use_cache_dtype(DType::kInt8);
+    model.use_cache_dtype(kept);
     StaticKvCache cache(model);
     model.next_logits(kText, cache);
     Floats logits = copied(model.next_logits(kShorter, cache));
     logits.push_back(static_cast<float>(cache.use().bytes));
     return logits;
   };
-  Model alone = Model::load(folder, make_cpu_device(1));
-  Floats want = decoded(alone);
-  want.back() /= 2.0f;
-  const auto all = of_each_rank(2, [&](Ranks& ranks) {
-    Model part = Model::load(folder, make_cpu_device(1), DType::kFloat32, ranks);
-    return decoded(part);
-  });
-  CHECK(all[0] == all[1]);
-  CHECK(difference("logits", all[0], want, want.size(), 1e-2) == "");  // a rounding may flip
+  for (const double tolerance : {1e-2, 1e-1}) {  // a rounding may flip
+    Model alone = Model::load(folder, make_cpu_device(1));
+    Floats want = decoded(alone);
+    want.back() /= 2.0f;
+    const auto all = of_each_rank(2, [&](Ranks& ranks) {
+      Model part = Model::load(folder, make_cpu_device(1), DType::kFloat32, ranks);
+      return decoded(part);
+    });
+    CHECK(all[0] == all[1]);
+    CHECK(difference("logits", all[0], want, want.size(), tolerance) == "");
+    kept = DType::kInt4;
+  }
 }
 
 TEST_CASE("all families agree with transformers on 2, 3 and 4 ranks") {

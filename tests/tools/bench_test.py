@@ -701,9 +701,9 @@ class Understood(unittest.TestCase):
             self.assertEqual(self.read(f"--shape {shape}").shape, shape)
         for dtype in "float32", "float16", "bfloat16", "int8", "int4":
             self.assertEqual(self.read(f"--dtype {dtype}").dtype, dtype)
-        for dtype in "float32", "float16", "bfloat16", "int8":
+        for dtype in "float32", "float16", "bfloat16", "int8", "int4":
             self.assertEqual(self.read(f"--cache-dtype {dtype}").cache_dtype, dtype)
-        self.assertIn("invalid choice: 'int4'", self.read("--cache-dtype int4"))
+        self.assertIn("invalid choice: 'int2'", self.read("--cache-dtype int2"))
 
     def test_what_does_not_go_together_is_refused(self):
         measures = ["--products", "--rungs", "--scaling", "--sampling", "--changes", "--peers", "--masks ."]

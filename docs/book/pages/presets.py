@@ -143,6 +143,7 @@ int8-cache
     float32              --cache-dtype float32
     bfloat16             --cache-dtype bfloat16
     int8                 --cache-dtype int8
+    int4                 --cache-dtype int4
 --plain-loops
     Plain loops          --plain-loops
     Kernels              not --plain-loops

@@ -1,0 +1,175 @@
+// A cache in int4: what arrives is rotated and rounded as closely as plain loops do it, and attention agrees
+// with plain loops on the numbers that the levels stand for, rotated back by the matrix itself.
+#include "tests/kernels/kept_cache.h"
+
+namespace staircase {
+namespace {
+
+constexpr std::size_t kOfGroup = 16;
+
+/// H x / √n for neighbours of each head, as many as the largest power of 2 that divides its size: the entry
+/// [i, j] of H is 1 if i and j have an even number of bits in common, otherwise -1.
+naive::Doubles rotated(const naive::Doubles& heads, std::size_t head_size) {
+  const std::size_t n = head_size & (~head_size + 1);
+  naive::Doubles all;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t j = 0; j < n; ++j) {
+      sum += std::popcount(i % n & j) % 2 == 0 ? heads[i / n * n + j] : -heads[i / n * n + j];
+    }
+    all.push_back(sum / std::sqrt(static_cast<double>(n)));
+  }
+  return all;
+}
+
+/// One group: its levels, and what they mean.
+struct Group {
+  float least = 0.0f, step = 0.0f;
+  std::vector<int> levels;
+
+  /// From the least to the largest number.
+  explicit Group(std::span<const float> numbers) {
+    const auto [low, high] = std::ranges::minmax(numbers);
+    least = float32_from_bfloat16(bfloat16_from_float32(low));
+    step = float32_from_bfloat16(bfloat16_from_float32((high - low) / 15.0f));
+    for (const float x : numbers) {
+      levels.push_back(step > 0.0f ? std::clamp(static_cast<int>(std::lround((x - least) / step)), 0, 15)
+                                   : 0);
+    }
+  }
+
+  double error(std::span<const float> numbers) const {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < kOfGroup; ++i) {
+      sum += std::pow(static_cast<double>(numbers[i]) - static_cast<double>(least) -
+                          static_cast<double>(step) * levels[i],
+                      2);
+    }
+    return sum;
+  }
+};
+
+/// Levels of 32 neighbours in 16 bytes, first those in the lower halves; then two numbers for each group.
+Bytes kept(const Values& heads, std::size_t head_size) {
+  Bytes all;
+  for (std::size_t first = 0; first < heads.size(); first += head_size) {
+    std::vector<Group> groups;
+    for (std::size_t i = 0; i < head_size; i += kOfGroup)
+      groups.emplace_back(std::span(heads).subspan(first + i, kOfGroup));
+    for (std::size_t g = 0; g < groups.size(); g += 2) {
+      for (std::size_t i = 0; i < kOfGroup; ++i)
+        all.push_back(static_cast<std::int8_t>(groups[g].levels[i] + 16 * groups[g + 1].levels[i]));
+    }
+    for (const Group& group : groups) {
+      for (const float number : {group.least, group.step}) {
+        const std::uint16_t half = bfloat16_from_float32(number);
+        all.push_back(static_cast<std::int8_t>(half % 256));
+        all.push_back(static_cast<std::int8_t>(half / 256));
+      }
+    }
+  }
+  return all;
+}
+
+naive::Doubles numbers(const Bytes& all, std::size_t head_size) {
+  const std::size_t size = head_size / 2 + head_size / 4;
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(all[i]); };
+  naive::Doubles heads;
+  for (std::size_t head = 0; head < all.size(); head += size) {
+    for (std::size_t i = 0; i < head_size; ++i) {
+      const int pair = byte(head + i / 32 * 16 + i % 16), level = i % 32 < 16 ? pair % 16 : pair / 16;
+      const auto half = [&](std::size_t of) {
+        const std::size_t place = head + head_size / 2 + i / kOfGroup * 4 + 2 * of;
+        const auto bits = static_cast<std::uint16_t>(byte(place) + 256 * byte(place + 1));
+        return static_cast<double>(float32_from_bfloat16(bits));
+      };
+      heads.push_back(half(0) + half(1) * level);
+    }
+  }
+  return heads;
+}
+
+const KeptType kInt4Cache{DType::kInt4, kept, numbers, rotated};
+
+/// Each group is about as near to the rotated numbers as levels from the least to the largest of them, and
+/// all together are nearer.
+void check_rounding(const Values& floats, const Bytes& bytes, std::size_t head_size) {
+  const naive::Doubles exact = rotated(naive::Doubles(floats.begin(), floats.end()), head_size);
+  const Values heads(exact.begin(), exact.end());
+  const naive::Doubles got = numbers(bytes, head_size);
+  REQUIRE(got.size() == heads.size());
+  double all = 0.0, plain = 0.0;
+  for (std::size_t first = 0; first < heads.size(); first += kOfGroup) {
+    const auto own = std::span(heads).subspan(first, kOfGroup);
+    double error = 0.0;
+    for (std::size_t i = 0; i < kOfGroup; ++i)
+      error += std::pow(got[first + i] - static_cast<double>(own[i]), 2);
+    const double of_ends = Group(own).error(own);
+    const double size = std::abs(
+        static_cast<double>(*std::ranges::max_element(own, {}, [](float x) { return std::abs(x); })));
+    CAPTURE(first);
+    CHECK(error <= 1.1 * of_ends + 1e-9 * size * size);
+    all += error;
+    plain += of_ends;
+  }
+  if (heads.size() > 1000) CHECK(all < 0.95 * plain);
+}
+
+TEST_CASE("the rotation of a head spreads its outlier, and a second one undoes it") {
+  naive::Doubles head(64);
+  head[5] = 8.0;
+  const naive::Doubles once = rotated(head, 64);
+  for (const double x : once) CHECK(std::abs(x) == doctest::Approx(1.0));
+  CHECK(difference("twice", Values(head.begin(), head.end()), rotated(once, 64), 64, 1e-12) == "");
+}
+
+TEST_CASE("split_heads rotates each head and rounds it to 4 bits, no worse than from its ends") {
+  check_split_heads(DType::kInt4, {32, 64, 96, 128, 160}, check_rounding);
+}
+
+TEST_CASE("query_key_value rounds to 4 bits what it writes to a cache in float32") {
+  check_query_key_value(DType::kInt4, {{3, 32}, {2, 96}, {1, 64}}, check_rounding);
+}
+
+TEST_CASE("attention multiplies the levels of an int4 cache, in rows and in blocks") {
+  for (const std::size_t head_size : {32u, 64u, 96u, 128u}) {
+    for (const int count : {1, 2, 3, 15, 16, 40}) {
+      KeptAttention{kInt4Cache, {{7, count}, {50, 1}, {0, count}}, 2, 3, head_size, 96}.check();
+    }
+  }
+  for (const std::size_t group : {1u, 2u, 7u, 8u, 9u})
+    KeptAttention{kInt4Cache, {{70, 5}}, 2, group, 64, 96}.check();
+  KeptAttention{kInt4Cache, {{600, 1}, {900, 20}}, 3, 3, 64, 1024}.check();
+}
+
+TEST_CASE("attention within a window leaves out earlier positions of an int4 cache") {
+  for (const int count : {1, 20})
+    KeptAttention{kInt4Cache, {{200, count}, {3, 1}}, 2, 2, 32, 256, 33}.check();
+}
+
+TEST_CASE("a token gets the same bits from an int4 cache alone, in parts and in its prompt") {
+  for (const std::size_t group : {1u, 3u})
+    KeptAttention{kInt4Cache, {{7, 40}}, 2, group, 64, 48}.check_parts();
+}
+
+TEST_CASE("copy_positions copies the ends of an int4 cache's groups with their positions") {
+  check_copy_positions(DType::kInt4, 64);
+}
+
+TEST_CASE("a number that is not finite in an int4 cache does not become an ordinary one") {
+  check_broken_number(DType::kInt4, 32);
+}
+
+TEST_CASE("the CPU keeps heads in int4 if they are pairs of groups") {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  for (const std::int64_t head_size : {32, 64, 96}) CHECK(device->keeps(DType::kInt4, head_size));
+  for (const std::int64_t head_size : {8, 16, 48, 80}) CHECK(!device->keeps(DType::kInt4, head_size));
+  for (const std::int64_t head_size : {32, 64, 96, 128}) {
+    const std::int64_t size = kept_size(DType::kInt4, head_size);
+    CHECK(size == head_size * 3 / 4);
+    CHECK(head_size_of(DType::kInt4, size) == head_size);
+  }
+}
+
+}  // namespace
+}  // namespace staircase
