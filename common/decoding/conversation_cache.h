@@ -1,6 +1,8 @@
 // The cache of a conversation. A lesson need not write it.
 #pragma once
 
+#include <algorithm>
+
 #include "ring_kv_cache.h"
 
 namespace staircase {
@@ -12,6 +14,21 @@ namespace staircase {
 class ConversationCache : public RingKvCache {
  public:
   explicit ConversationCache(Model& model) : RingKvCache(model, 1, Model::kPart) {}
+
+  /// The most positions that it has held since it was empty: a ring lacks the oldest of these.
+  int held() const { return held_; }
+
+  void append(int row, int count) override {
+    RingKvCache::append(row, count);
+    held_ = std::max(held_, length(row));
+  }
+  void truncate(int row, int length) override {
+    RingKvCache::truncate(row, length);
+    if (this->length(row) == 0) held_ = 0;
+  }
+
+ private:
+  int held_ = 0;
 };
 
 }  // namespace staircase

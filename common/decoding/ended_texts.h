@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -108,25 +109,14 @@ class EndedTexts : public PagedEngine {
     return texts;
   }
 
-  /// Takes a text back that another engine has kept. Returns its row, whose positions from `missing` on are
-  /// to be filled, and sets `missing` to what other texts do not hold. Nothing if there is no room, or if
-  /// more than the positions from `missing` on are.
-  std::optional<int> take_back(const std::vector<int>& tokens, int& missing) {
-    const int length = static_cast<int>(tokens.size());
-    if (empty_.empty() || length == 0 || length > model_.config().n_positions) return {};
-    const int row = empty_.back();
-    cache_.share(row, tokens);
-    const int shared = cache_.length(row);
-    if (shared < missing || !cache_.reserve(row, length)) {
-      cache_.truncate(row, 0);
-      return {};
-    }
-    cache_.append(row, length - shared);
-    cache_.remember(row, std::span(tokens).subspan(shared));
+  /// Keeps a text that another engine has kept, if `take` can put it into an empty row of the cache. Returns
+  /// whether it could.
+  bool take_back(const std::vector<int>& tokens, const std::function<bool(int row)>& take) {
+    const std::size_t most = static_cast<std::size_t>(model_.config().n_positions);
+    if (empty_.empty() || tokens.empty() || tokens.size() > most || !take(empty_.back())) return false;
+    ended_.push_back({empty_.back(), tokens, false});
     empty_.pop_back();
-    ended_.push_back({row, tokens, false});
-    missing = shared;
-    return row;
+    return true;
   }
 
  private:

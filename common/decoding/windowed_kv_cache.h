@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -35,7 +36,8 @@ class WindowedKvCache : public PagedKvCache {
     window_table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
     const std::vector<std::int64_t> shape = model.kv_shape(window_pool_.free(), kBlockSize);
     for (int l = 0; l < model.config().n_layer; ++l) {
-      if (model.window(l) > window_) continue;
+      in_window_.push_back(model.window(l) <= window_);
+      if (!in_window_[l]) continue;
       layers_[l] = {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape),
                     window_table_};
     }
@@ -81,6 +83,48 @@ class WindowedKvCache : public PagedKvCache {
     }
   }
 
+  /// Gives an empty row room for a text whose keys and values come from a file; no other row grows yet.
+  /// Returns the first position to fill in layers without a window: other texts hold those before. In layers
+  /// with a window, that is first_kept(). Nothing if there is no room, or if that position would be before
+  /// `least`.
+  std::optional<int> take_back(int row, std::span<const int> text, int least) {
+    PagedKvCache::share(row, text);
+    const int shared = length(row), count = static_cast<int>(text.size());
+    std::vector<int> blocks;  // of layers with a window: one of another text, or a new one
+    for (int b = first_seen(count); window_ > 0 && b < blocks_for(count); ++b) {
+      const auto known = b < shared / kBlockSize ? found_.find(rows_[row].ids[b + 1]) : found_.end();
+      blocks.push_back(known != found_.end() ? known->second : -1);
+    }
+    const bool has_room = std::ranges::count(blocks, -1) <= window_pool_.free();
+    if (shared < least || !has_room || !PagedKvCache::reserve(row, count)) {
+      PagedKvCache::truncate(row, 0);
+      return {};
+    }
+    WindowRow& own = window_rows_[row];
+    if (window_ > 0) own = {.first = first_seen(count), .known = first_seen(count), .changed = true};
+    for (const int block : blocks) {
+      if (block >= 0) window_pool_.share(block);
+      own.blocks.push_back(block >= 0 ? block : new_block());
+    }
+    append(row, count - shared);
+    remember(row, text.subspan(shared));
+    own.start = count;
+    own.promised = own.held();
+    return shared;
+  }
+
+  /// Whether a layer keeps only a window.
+  bool keeps_window(int layer) const { return !in_window_.empty() && in_window_[layer]; }
+  /// The first position that layers with a window keep of a text of this length.
+  int first_kept(int length) const { return window_ > 0 ? first_seen(length) * kBlockSize : length; }
+  /// Their blocks of a row, in the order of its positions. Those before first_kept() are none of it.
+  std::vector<int> window_blocks(int row) const {
+    const WindowRow& own = window_rows_[row];
+    std::vector<int> line(own.first, own.held() > 0 ? own.blocks[0] : 0);
+    line.insert(line.end(), own.blocks.begin(), own.blocks.end());
+    return line;
+  }
+
   void remember(int row, std::span<const int> tokens) override {
     PagedKvCache::remember(row, tokens);
     if (window_ == 0) return;
@@ -105,17 +149,13 @@ class WindowedKvCache : public PagedKvCache {
     if (missing > 0) release_before(own, std::min(first_seen(own.start), own.known));
     for (int i = 0; i < missing; ++i) {
       if (window_pool_.free() == 0) release_passed();
-      const int block = window_pool_.take();
-      found_.erase(std::exchange(ids_[block], 0));
-      own.blocks.push_back(block);
+      own.blocks.push_back(new_block());
       own.changed = true;
     }
     if (!std::exchange(own.changed, false)) return;
     // No token sees a block that has left. In its place the table has the oldest one of this row.
-    std::vector<int> line(own.first, own.held() > 0 ? own.blocks[0] : 0);
-    line.insert(line.end(), own.blocks.begin(), own.blocks.end());
     Tensor place = window_table_.rows(row, 1);
-    device_.copy_from_host(line, place);
+    device_.copy_from_host(window_blocks(row), place);
   }
 
   /// Back to where the window of the next token begins before all that the row has kept, the row is cleared,
@@ -191,6 +231,12 @@ class WindowedKvCache : public PagedKvCache {
   /// The first block that a token at that position sees.
   int first_seen(int position) const { return std::max(0, position - window_ + 1) / kBlockSize; }
 
+  /// One must be free.
+  int new_block() {
+    const int block = window_pool_.take();
+    found_.erase(std::exchange(ids_[block], 0));
+    return block;
+  }
   void release(int block) { window_pool_.release(block, ids_[block] > 0); }
   void release_before(WindowRow& row, int first) {
     for (; row.held() > 0 && row.first < first; ++row.first) {
@@ -206,6 +252,7 @@ class WindowedKvCache : public PagedKvCache {
   }
 
   const int window_;
+  std::vector<bool> in_window_ = {};  // of each layer, if there are windows
   Tensor window_table_;  // [n_rows, blocks per context] int32, shared by all layers with a window
   std::vector<WindowRow> window_rows_;
   BlockPool window_pool_;

@@ -85,6 +85,7 @@ class Unpacker {
     }
     return values;
   }
+  bool at_end() const { return rest_.empty(); }
   std::vector<int> tokens(int vocabulary) {
     const std::string_view bytes = text();
     std::vector<int> values(bytes.size() / sizeof(int));
@@ -117,6 +118,9 @@ std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate* chat
     const std::uint64_t source = xxh64(std::as_bytes(std::span(chat_template->source())));
     traits.push_back({"chat template", fmt::format("{:016x}", source)});
   }
+  // It decides which layers keep only a window.
+  if (!model.config().windows.empty())
+    traits.push_back({"--context", fmt::format("{}", model.config().n_positions)});
   return traits;
 }
 
@@ -156,6 +160,7 @@ std::string packed(const Session& session) {
   std::ostringstream generator;
   generator << session.generator;
   packer.text(generator.str());
+  if (session.held > session.cached) packer.number(static_cast<std::uint64_t>(session.held));
   return packer.take();
 }
 
@@ -175,6 +180,9 @@ Session unpacked(Unpacker saved, int vocabulary) {
   session.seed = static_cast<unsigned>(saved.number(std::numeric_limits<unsigned>::max()));
   std::istringstream generator{std::string(saved.text())};
   if (!(generator >> session.generator)) throw Unexpected();
+  session.held = session.cached;
+  if (!saved.at_end()) session.held = static_cast<int>(saved.number(std::numeric_limits<int>::max()));
+  if (session.held < session.cached) throw Unexpected();
   return session;
 }
 
@@ -184,6 +192,31 @@ Tensor compact(Device& device, const Tensor& kept, int count, Tensor& memory) {
   const auto words = static_cast<std::int64_t>(padded(bytes_of(kept.dtype(), shape)) / sizeof(std::int32_t));
   if (memory.size() != words) memory = device.allocate(DType::kInt32, {words});
   return memory.viewed_as(kept.dtype(), shape);
+}
+
+/// The first position of a text that is still in the layer of a cache which has held `held` of them. A layer
+/// with blocks is a ring here: each position has overwritten the one that a whole ring precedes it.
+int first_there(const KeysValues& layer, int held) {
+  if (layer.blocks.size() == 0) return 0;
+  return std::max(0, held - static_cast<int>(layer.keys.dim(0) * layer.keys.dim(2)));
+}
+
+/// Copies the positions from `first` on between a layer of a cache, which may be a ring, and compact memory.
+void copy(Device& device, const KeysValues& layer, Tensor kept, int first, Tensor compacted, bool to_cache) {
+  const auto count = static_cast<int>(compacted.dim(2));
+  const bool is_ring = layer.blocks.size() > 0;
+  const auto size = static_cast<int>(kept.dim(2)), n = static_cast<int>(kept.dim(0));  // of a block; blocks
+  for (int p = first; p < first + count;) {
+    const int part = is_ring ? std::min(size - p % size, first + count - p) : count;
+    Tensor memory = is_ring ? kept.rows(p / size % n, 1) : kept;
+    const int at = is_ring ? p % size : p;
+    if (to_cache) {
+      device.copy_positions(compacted, p - first, part, memory, at);
+    } else {
+      device.copy_positions(memory, at, part, compacted, p - first);
+    }
+    p += part;
+  }
 }
 
 /// Calls `write`, and throws Error if the system refuses it.
@@ -274,22 +307,28 @@ void SessionReader::refuse() const {
 }
 
 void SessionReader::get(Device& device, const KeysValues& layer) {
-  if (session_.cached == 0) return;
-  for (Tensor kept : {layer.keys, layer.values}) {
-    const Tensor positions = compact(device, kept, session_.cached, memory_);
-    if (parts_.header().size != positions.bytes()) refuse();
+  get(device, layer, session_.cached);
+}
+
+void SessionReader::get(Device& device, const KeysValues& layer, int positions) {
+  if (positions == 0) return;
+  const int first = first_there(layer, session_.held);
+  if (first >= positions) refuse();
+  for (const Tensor& kept : {layer.keys, layer.values}) {
+    const Tensor compacted = compact(device, kept, positions - first, memory_);
+    if (parts_.header().size != compacted.bytes()) refuse();
     const auto bytes = parts_.skip();
     device.copy_from_host(
         std::span(reinterpret_cast<const std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)),
         memory_);
-    device.copy_positions(positions, 0, session_.cached, kept, 0);
+    copy(device, layer, kept, first, compacted, true);
   }
   if (parts_.header().size == 0) checked_.get();
 }
 
 SessionWriter::SessionWriter(const std::filesystem::path& file, const std::filesystem::path& part,
                              const std::vector<SessionTrait>& traits, const Session& session)
-    : name_(typed(file.string())), cached_(session.cached) {
+    : name_(typed(file.string())), cached_(session.cached), held_(std::max(session.held, session.cached)) {
   std::string begin = fmt::format("{}{}", kMagic, kVersion);
   writing(name_, [&] {
     out_.emplace(file, part);
@@ -315,13 +354,18 @@ void SessionWriter::put(std::string bytes) {
 }
 
 void SessionWriter::put(Device& device, const KeysValues& layer) {
+  put(device, layer, cached_);
+}
+
+void SessionWriter::put(Device& device, const KeysValues& layer, int positions) {
+  if (positions == 0) return;
+  const int first = first_there(layer, held_);
   for (const Tensor& kept : {layer.keys, layer.values}) {
-    if (cached_ == 0) return;
-    Tensor positions = compact(device, kept, cached_, memory_);
-    device.copy_positions(kept, 0, cached_, positions, 0);
-    buffer_.resize(padded(positions.bytes()));
-    device.copy_to_host(positions, std::span(buffer_).first(positions.bytes()));
-    put(buffer_, positions.bytes());
+    const Tensor compacted = compact(device, kept, positions - first, memory_);
+    copy(device, layer, kept, first, compacted, false);
+    buffer_.resize(padded(compacted.bytes()));
+    device.copy_to_host(compacted, std::span(buffer_).first(compacted.bytes()));
+    put(buffer_, compacted.bytes());
   }
 }
 

@@ -31,8 +31,9 @@ struct Session {
   std::vector<int> tokens = {};                   ///< of the newest text
   std::vector<int> firsts = {};  ///< of a server's known texts: the first position that the file has of each
   int cached = 0;                ///< the first of them, whose keys and values follow in the file
-  unsigned seed = 0;             ///< with which the random numbers began
-  std::mt19937 generator = {};   ///< those that come next
+  int held = 0;       ///< the most that the cache has held since it was empty: rings lack the oldest of these
+  unsigned seed = 0;  ///< with which the random numbers began
+  std::mt19937 generator = {};  ///< those that come next
 };
 
 /// What the keys and values depend on besides the tokens, and the tokens besides the messages.
@@ -79,9 +80,12 @@ class SessionReader {
   const Session& session() const { return session_; }
 
   /// The keys and values of the next layer, for the first session().cached positions of a row of a cache:
-  /// [1, n_kv_head, capacity, size] each. The cache must not be used before the last layer is there: the
-  /// checksums are computed meanwhile, on another thread.
+  /// [1, n_kv_head, capacity, size] each, or a ring of blocks. The cache must not be used before the last
+  /// layer is there: the checksums are computed meanwhile, on another thread.
   void get(Device& device, const KeysValues& layer);
+
+  /// The same for the first `positions` of them.
+  void get(Device& device, const KeysValues& layer, int positions);
 
  private:
   friend class SessionFile;
@@ -101,8 +105,13 @@ class SessionReader {
 /// Writes a session. The file is what it was before until `finish` has returned.
 class SessionWriter {
  public:
-  /// Appends the first session.cached positions of a row of a cache: [1, n_kv_head, capacity, size] each.
+  /// Appends the first session.cached positions of a row of a cache: [1, n_kv_head, capacity, size] each. Of
+  /// a ring of blocks, [blocks, n_kv_head, block size, size] each, appends those of them that are still
+  /// there.
   void put(Device& device, const KeysValues& layer);
+
+  /// The same for the first `positions` of them.
+  void put(Device& device, const KeysValues& layer, int positions);
 
   /// Throws Error if that fails.
   void finish();
@@ -117,7 +126,7 @@ class SessionWriter {
   void put(std::string bytes);
 
   std::string name_;
-  int cached_;
+  int cached_, held_;
   std::optional<platform::Replacement> out_;
   std::uint64_t number_ = 0;
   Tensor memory_;                  // of a tensor, on the device

@@ -1,6 +1,7 @@
 #include "common/server/cache_file.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -20,29 +21,39 @@ struct Piece {
   int at;                   ///< of the first one in the file
 };
 
-/// Copies the pieces from the tensor of a file, [1, n_kv_head, positions, size], to that of a cache,
-/// [n_blocks, n_kv_head, kBlockSize, size], or back.
-void copy(Device& device, const std::vector<Piece>& pieces, Tensor file, const Tensor& cache, bool to_cache) {
-  for (const Piece& piece : pieces) {
-    for (int p = piece.first; p < piece.last;) {
-      const int count = std::min(kBlockSize - p % kBlockSize, piece.last - p);
-      const int at = piece.at + p - piece.first;
-      Tensor block = cache.rows(piece.blocks[p / kBlockSize], 1);
-      if (to_cache) {
-        device.copy_positions(file, at, count, block, p % kBlockSize);
-      } else {
-        device.copy_positions(block, p % kBlockSize, count, file, at);
+/// Copies the pieces from keys and values as a file has them, [1, n_kv_head, positions, size] each, to those
+/// of a cache, [n_blocks, n_kv_head, kBlockSize, size] each, or back.
+void copy(Device& device, const std::vector<Piece>& pieces, const KeysValues& file, const KeysValues& cache,
+          bool to_cache) {
+  for (auto [in_file, in_cache] : {std::pair(file.keys, cache.keys), std::pair(file.values, cache.values)}) {
+    for (const Piece& piece : pieces) {
+      for (int p = piece.first; p < piece.last;) {
+        const int count = std::min(kBlockSize - p % kBlockSize, piece.last - p);
+        const int at = piece.at + p - piece.first;
+        Tensor block = in_cache.rows(piece.blocks[p / kBlockSize], 1);
+        if (to_cache) {
+          device.copy_positions(in_file, at, count, block, p % kBlockSize);
+        } else {
+          device.copy_positions(block, p % kBlockSize, count, in_file, at);
+        }
+        p += count;
       }
-      p += count;
     }
   }
 }
 
+/// Of all texts, in layers without and with a window. The positions in the file that belong to them.
+struct Pieces {
+  std::vector<Piece> whole, windows;
+  int whole_positions = 0, window_positions = 0;
+};
+
 /// Gives the engine the texts of a session as far as it has room for them. Returns what of them the cache
 /// lacks. Throws Error for a session that no server has written.
-std::vector<Piece> taken_back(const Session& session, const std::string& name, EndedTexts& engine,
-                              const PagedKvCache& cache) {
-  std::vector<Piece> pieces;
+Pieces taken_back(const Session& session, const std::string& name, EndedTexts& engine,
+                  WindowedKvCache& cache) {
+  Pieces pieces;
+  pieces.whole_positions = session.cached;
   std::size_t at = 0;
   bool is_ours = session.firsts.size() == session.known.size();
   for (std::size_t i = 0; i < session.firsts.size() && is_ours; ++i) {
@@ -50,22 +61,33 @@ std::vector<Piece> taken_back(const Session& session, const std::string& name, E
     const int first = session.firsts[i], length = static_cast<int>(tokens.size());
     is_ours = first < length && at + length - first <= static_cast<std::size_t>(session.cached);
     if (!is_ours) break;
-    int missing = first;
-    if (const auto row = engine.take_back(tokens, missing)) {
-      const int begin = static_cast<int>(at) + missing - first;
-      pieces.push_back({cache.row_blocks(*row), missing, length, begin});
-    }
+    const int kept = cache.first_kept(length);
+    engine.take_back(tokens, [&](int row) {
+      const std::optional<int> missing = cache.take_back(row, tokens, first);
+      if (!missing) return false;
+      const int begin = static_cast<int>(at) + *missing - first;
+      pieces.whole.push_back({cache.row_blocks(row), *missing, length, begin});
+      pieces.windows.push_back({cache.window_blocks(row), kept, length, pieces.window_positions});
+      return true;
+    });
     at += static_cast<std::size_t>(length - first);
+    pieces.window_positions += length - kept;
   }
   if (is_ours) return pieces;
   throw Error("{} does not hold what the cache of a server needs; choose another file", name);
 }
 
-/// Memory for that many positions of all heads of a layer.
-KeysValues gathered(Model& model, int positions) {
-  const std::vector<std::int64_t> shape = model.kv_shape(1, positions);
-  return {model.device().allocate(model.kv_dtype(), shape), model.device().allocate(model.kv_dtype(), shape)};
-}
+/// Memory for that many positions of all heads of a layer, in the order of the file.
+struct Gathered {
+  int positions;
+  KeysValues memory;
+
+  Gathered(Model& model, int count) : positions(count) {
+    const std::vector<std::int64_t> shape = model.kv_shape(1, count);
+    memory.keys = model.device().allocate(model.kv_dtype(), shape);
+    memory.values = model.device().allocate(model.kv_dtype(), shape);
+  }
+};
 
 }  // namespace
 
@@ -74,11 +96,9 @@ CacheFile::CacheFile(OptionSink& sink) {
            "keep the keys and values of ended texts in FILE while the server does not run");
 }
 
-void CacheFile::restore(Model& model, EndedTexts& engine, PagedKvCache& cache) {
+void CacheFile::restore(Model& model, EndedTexts& engine, WindowedKvCache& cache) {
   if (name_.empty()) return;
   if (model.is_split()) throw UsageError("--cache-file needs the whole model; start the server on one rank");
-  if (!model.config().windows.empty())
-    throw UsageError("--cache-file does not keep layers with a window; leave it out for this model");
   if (!engine.keeps_texts()) throw UsageError("--cache-file needs --prefix-caching, which is off");
   model_ = &model;
   engine_ = &engine;
@@ -88,23 +108,25 @@ void CacheFile::restore(Model& model, EndedTexts& engine, PagedKvCache& cache) {
   auto saved = file_->read();
   if (!saved || saved->session().cached == 0) return;
   const Session& session = saved->session();
-  const std::vector<Piece> pieces = taken_back(session, typed(name_), engine, cache);
-  const KeysValues layer = gathered(model, session.cached);
+  const Pieces pieces = taken_back(session, typed(name_), engine, cache);
+  const Gathered whole(model, pieces.whole_positions), windows(model, pieces.window_positions);
   for (int l = 0; l < model.config().n_layer; ++l) {
-    saved->get(model.device(), layer);
-    copy(model.device(), pieces, layer.keys, cache.layer(l).keys, true);
-    copy(model.device(), pieces, layer.values, cache.layer(l).values, true);
+    const bool is_window = cache.keeps_window(l);
+    const Gathered& layer = is_window ? windows : whole;
+    saved->get(model.device(), layer.memory, layer.positions);
+    copy(model.device(), is_window ? pieces.windows : pieces.whole, layer.memory, cache.layer(l), true);
   }
-  say(fmt::format("{} of {} saved texts are in the cache.", pieces.size(), session.known.size()));
+  say(fmt::format("{} of {} saved texts are in the cache.", pieces.whole.size(), session.known.size()));
 }
 
 void CacheFile::save() {
   if (!file_) return;
   Session session;
-  std::vector<Piece> pieces;
+  Pieces pieces;
   std::set<int> written;  // full blocks
   for (const auto& [row, tokens] : engine_->kept()) {
-    Piece piece{cache_->row_blocks(row), 0, static_cast<int>(tokens.size()), session.cached};
+    const int length = static_cast<int>(tokens.size());
+    Piece piece{cache_->row_blocks(row), 0, length, session.cached};
     // A text that is taken back shares no block that holds its last token.
     while (piece.last - piece.first > kBlockSize && written.contains(piece.blocks[piece.first / kBlockSize]))
       piece.first += kBlockSize;
@@ -113,14 +135,19 @@ void CacheFile::save() {
     session.cached = static_cast<int>(session.tokens.size());
     session.firsts.push_back(piece.first);
     session.known.push_back({{}, tokens});
-    pieces.push_back(std::move(piece));
+    pieces.whole.push_back(std::move(piece));
+    const int kept = cache_->first_kept(length);
+    pieces.windows.push_back({cache_->window_blocks(row), kept, length, pieces.window_positions});
+    pieces.window_positions += length - kept;
   }
+  pieces.whole_positions = session.cached;
   SessionWriter writer = file_->write(session);
-  const KeysValues layer = gathered(*model_, session.cached);
+  const Gathered whole(*model_, pieces.whole_positions), windows(*model_, pieces.window_positions);
   for (int l = 0; l < model_->config().n_layer; ++l) {
-    copy(model_->device(), pieces, layer.keys, cache_->layer(l).keys, false);
-    copy(model_->device(), pieces, layer.values, cache_->layer(l).values, false);
-    writer.put(model_->device(), layer);
+    const bool is_window = cache_->keeps_window(l);
+    const Gathered& layer = is_window ? windows : whole;
+    copy(model_->device(), is_window ? pieces.windows : pieces.whole, layer.memory, cache_->layer(l), false);
+    writer.put(model_->device(), layer.memory, layer.positions);
   }
   writer.finish();
 }

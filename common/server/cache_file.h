@@ -18,10 +18,11 @@ class CacheFile {
 
   /// Takes the texts back that the file holds, the oldest first, as far as there is room. Without the option,
   /// does nothing. The engine and its cache must outlive this. Throws Error for a file that is none of this
-  /// model, and UsageError if the engine keeps no texts, or only a part of the model, or layers have windows.
-  void restore(Model& model, EndedTexts& engine, PagedKvCache& cache);
+  /// model, and UsageError if the engine keeps no texts, or only a part of the model.
+  void restore(Model& model, EndedTexts& engine, WindowedKvCache& cache);
 
-  /// Writes them. Blocks that several texts share are written once. Throws Error if that fails.
+  /// Writes them. Blocks that several texts share are written once, but those of layers with a window for
+  /// each. Throws Error if that fails.
   void save();
 
  private:
@@ -29,7 +30,7 @@ class CacheFile {
   std::optional<SessionFile> file_;
   Model* model_ = nullptr;
   EndedTexts* engine_ = nullptr;
-  PagedKvCache* cache_ = nullptr;
+  WindowedKvCache* cache_ = nullptr;
 };
 
 }  // namespace staircase

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/decoding/conversation_cache.h"
 #include "common/program/chat_session.h"
 #include "common/program/session_file.h"
 #include "dropped_turns.h"
@@ -57,6 +58,7 @@ class Conversation {
                                        .known = known_.texts(),
                                        .tokens = text_,
                                        .cached = cache_.length(0),
+                                       .held = cache_.held(),
                                        .seed = options_.sampling.seed,
                                        .generator = generator_});
     for (int l = 0; l < model_.config().n_layer; ++l) writer.put(model_.device(), cache_.layer(l));
@@ -70,7 +72,8 @@ class Conversation {
     turns_ = DroppedTurns(session.dropped);
     for (const auto& [rendered, tokens] : session.known) known_.remember(tokenizer_, rendered, tokens, {});
     text_ = session.tokens;
-    cache_.append(0, session.cached);
+    cache_.append(0, session.held);
+    cache_.truncate(0, session.cached);
     for (int l = 0; l < model_.config().n_layer; ++l) saved.get(model_.device(), cache_.layer(l));
     if (session.seed == options_.sampling.seed) generator_ = session.generator;
     return session.messages;
@@ -110,22 +113,22 @@ class Conversation {
     known_.remember(tokenizer_, rendered, prompt, answer);
   }
 
-  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many these
-  /// are. The last token of the prompt always goes through the model: its logits are needed.
+  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many it
+  /// still has. The last token of the prompt always goes through the model: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
     const int length = static_cast<int>(prompt.size());
     const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());
     const int kept = std::min({common, cache_.length(0), length - 1});
     cache_.truncate(0, kept);
     text_ = prompt;
-    return kept;
+    return cache_.length(0);
   }
 
   Model& model_;
   const Tokenizer& tokenizer_;
   const ChatTemplate& template_;
   const TextOptions& options_;
-  StaticKvCache cache_;
+  ConversationCache cache_;
   std::vector<int> text_;  // its beginning is in the cache
   std::mt19937 generator_;
   KnownTokens known_;

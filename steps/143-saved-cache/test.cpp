@@ -126,6 +126,32 @@ TEST_CASE("a conversation that goes back to an earlier question computes only wh
   CHECK(next.answer.cached_tokens >= first);
 }
 
+TEST_CASE("rings go on as if the program had never ended, also after a conversation went back") {
+  Model model = Model::load(find_model("tales-window-1m"), make_test_device(2));
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "session";
+  Talk whole(model, 1);
+  whole.options.stopping = {.max_new_tokens = 60, .ignore_eos = true};
+  int most = 0;
+  std::mt19937 generator(2);
+  for (int round = 0; round < 24; ++round) {
+    CAPTURE(round);
+    Talk next(model, 1);
+    next.options.stopping = whole.options.stopping;
+    if (round > 0) next.restore(file);
+    std::size_t kept = round > 6 && generator() % 3 == 0 ? generator() % 6 * 2 : 1000;  // as /undo does
+    if (round == 5) kept = 6;
+    if (round == 6) kept = 2;  // too far for a ring that has held what came before
+    for (Talk* const talk : {&whole, &next}) talk->messages.resize(std::min(kept, talk->messages.size()));
+    check_next(whole, next, "Why do you weep, and where do you live?");
+    if (round == 5) CHECK(next.answer.cached_tokens > 100);
+    if (round == 6) CHECK(next.answer.cached_tokens == 0);
+    next.save(file);
+    most = std::max(most, next.answer.prompt_tokens);
+  }
+  CHECK(most > 320);  // the positions of a ring
+}
+
 TEST_CASE("copies of a file go on from the same beginning, each on its own") {
   const TemporaryFolder folder;
   const auto one = folder.path() / "one", other = folder.path() / "other";

@@ -20,7 +20,7 @@ namespace {
 /// A server's cache, and the option of its file.
 struct Serving : OptionSink {
   Model& model;
-  PagedKvCache cache;
+  WindowedKvCache cache;
   EndedTexts engine;
   std::map<int, std::vector<int>> grown;
   DraftingScheduler scheduler;
@@ -31,7 +31,7 @@ struct Serving : OptionSink {
   explicit Serving(const std::filesystem::path& path, int blocks = 100, Model& its_model = tales(),
                    bool prefix_caching = true)
       : model(its_model),
-        cache(model, 2 + 20, blocks),
+        cache(model, 2 + 20, blocks, 2),
         engine(model, cache, 2, prefix_caching),
         scheduler(
             engine, tales_tokenizer(), 2, {}, [](int, const Token&) {},
@@ -212,4 +212,85 @@ TEST_CASE("a session whose texts do not fit together is refused") {
   CHECK(refusal({20}, 20, 20) == sentence);
   CHECK(refusal({0, 0}, 20, 39) == sentence);
   CHECK(refusal({0, 300}, 20, 30) == sentence);
+}
+
+namespace {
+
+/// Layers 0 to 2 see 64 positions of 512, layer 3 all.
+Model& windowed() {
+  static Model model = Model::load(find_model("tales-window-1m"), make_test_device(2));
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("layers with a window are kept too: each text continues at its last token, long and short ones") {
+  for (const int length : {1, 15, 16, 40, 62, 63, 64, 65, 80, 100, 330}) {
+    CAPTURE(length);
+    const TemporaryFolder folder;
+    const auto path = folder.path() / "cache";
+    std::vector<int> text, expected;
+    {
+      Serving before(path, 100, windowed());
+      text = before.grow(some_tokens(length), 9);
+      before.file.save();
+      expected = before.grow(text, 70);
+    }
+    Serving after(path, 100, windowed());
+    const double found = after.engine.found();
+    CHECK(after.grow(text, 70) == expected);
+    CHECK(static_cast<int>(after.engine.found() - found) == length + 8);
+  }
+}
+
+TEST_CASE("with windows, too, many texts are as they were, in a cache with as many blocks or with fewer") {
+  std::mt19937 generator(4);
+  for (const int blocks : {60, 25}) {
+    CAPTURE(blocks);
+    const TemporaryFolder folder;
+    const auto path = folder.path() / "cache";
+    std::vector<std::vector<int>> texts;
+    std::size_t kept = 0;
+    {
+      Serving before(path, 60, windowed());
+      for (int i = 0; i < 40; ++i) {
+        const int begin = static_cast<int>(generator() % 3) * 100;
+        texts.push_back(before.grow(some_tokens(1 + static_cast<int>(generator() % 200), begin),
+                                    1 + static_cast<int>(generator() % 9)));
+      }
+      before.file.save();
+      kept = before.engine.kept().size();
+    }
+    Serving alone({}, 60, windowed());
+    {
+      Serving after(path, blocks, windowed());
+      REQUIRE(kept > 3);
+      if (blocks == 60) CHECK(after.engine.kept().size() == kept);
+      CHECK(after.engine.kept().size() > 1);
+      const double before = after.engine.found();
+      for (std::vector<int> text : texts) {
+        if (generator() % 3 == 0) text.resize((text.size() + 1) / 2);  // found as a prefix, or computed again
+        CHECK(after.grow(text, 3) == alone.grow(text, 3));
+      }
+      CHECK(after.engine.found() - before > 100);
+      after.file.save();
+    }
+    Serving again(path, 60, windowed());
+    for (const std::vector<int>& text : texts) CHECK(again.grow(text, 3) == alone.grow(text, 3));
+  }
+}
+
+TEST_CASE("a file of another --context is refused if layers have a window, and the sentence names both") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "cache";
+  {
+    Serving before(path, 100, windowed());
+    before.grow(some_tokens(20), 4);
+    before.file.save();
+  }
+  Model shorter = Model::load(find_model("tales-window-1m"), make_test_device(2));
+  shorter.limit_context(400);
+  CHECK(error_message([&] { Serving(path, 100, shorter); }) ==
+        path.string() +
+            " was saved with --context 512, and this program uses 400; choose 512, or another file");
 }

@@ -333,7 +333,7 @@ class CacheFile(unittest.TestCase):
             self.assertEqual(refusal(), (1, f"error: {self.file} is in use by another program; end that one, or choose another file"))
             self.ask(server, "A fox met a crow in the wood.")
         self.assertEqual(refusal(model="tales-window-1m"),
-                         (2, "error: --cache-file does not keep layers with a window; leave it out for this model"))
+                         (1, f"error: {self.file} was saved with another model; use the one that it began with, or another file"))
         self.assertEqual(refusal("--no-prefix-caching"), (2, "error: --cache-file needs --prefix-caching, which is off"))
         self.assertEqual(refusal("--dtype", "bfloat16"),
                          (1, f"error: {self.file} was saved with --dtype float32, and this program uses bfloat16; choose float32, or "
