@@ -1002,6 +1002,18 @@ class Recorded(unittest.TestCase):
         self.assertEqual(cpu_page.limit_rows(figures), {"prefill of 9 tokens, ms": ("–", "–"), "one-token pass, ms": rows["one-token pass, ms"],
                                                         "decode, context 7, ms": rows["decode, context 7, ms"]})
 
+    def test_what_one_type_lacks_has_a_dash_in_both_of_its_columns(self):
+        def figures(dtype, context):
+            return {"model": {"name": "x", "dtype": dtype}, "library_product_dtype": dtype, "prefill": {"tokens": 9, "ms": None},
+                    "one_token_pass": {"ms": {"median": 2.0}, "percent_of_read": 61.0},
+                    "decode": [{"context": context, "ms": {"median": 4.0}, "percent_of_read": 30.0}]}
+        table = cpu_page.table([figures("float32", 7), figures("int8", 8)])
+        self.assertEqual(table, ["| | float32 | of the limit | int8 | of the limit |", "|---|---|---|---|---|",
+                                 "| prefill of 9 tokens, ms | – | – | – | – |",
+                                 "| one-token pass, ms | 2.0 | 61 % of the bandwidth | 2.0 | 61 % of the bandwidth |",
+                                 "| decode, context 7, ms | 4.0 | 30 % of the bandwidth | – | – |",
+                                 "| decode, context 8, ms | – | – | 4.0 | 30 % of the bandwidth |"])
+
     def test_the_file_reads_back_and_shows_an_engine_a_line(self):
         self.add(self.peers_run({dtype: [1.0] for dtype in peers.PRECISIONS}))
         text = cpu_page.compact(self.data)
