@@ -54,6 +54,17 @@ class Drawing(unittest.TestCase):
             self.assertEqual(drawn.count(f'href="to/{step.name}"'), 1)
             self.assertEqual(drawn.count(f">{html.escape(step.heading())}</text>"), 1)
 
+    def test_the_list_for_a_narrow_screen_has_each_step_once_below_its_flight(self):
+        listed = map.outline(STEPS, lambda step: f"to/{step.name}")
+        entries = re.findall(r'<li><a href="to/([^"]+)">([^<]*)</a>([^<]*)</li>', listed)
+        self.assertEqual(sorted(entries), sorted((step.name, html.escape(step.heading()), " (detour)" if step.detour else "") for step in STEPS))
+        parts = listed.split("<p>")[1:]
+        self.assertEqual(len(parts), len(map.flights(STEPS)))
+        for flight, part in zip(map.flights(STEPS), parts):
+            self.assertTrue(part.startswith(html.escape(map.title(flight)) + "</p><ul>"))
+            self.assertEqual([name for name in re.findall(r'"to/([^"]+)"', part) if name in {step.name for step in flight}],
+                             [step.name for step in flight])
+
     def test_detours_and_landings_are_marked(self):
         drawn = DRAWN
         rooms = re.findall(r'class="step f\d room"><title>(\d\d+)', drawn)

@@ -171,6 +171,11 @@ class Blocks(unittest.TestCase):
         self.assertEqual([(block.line, block.language, block.section, block.text) for block in page.blocks],
                          [(5, "", "S", "tools/run 01\n\nmore"), (13, "json", "S", "{}")])
 
+    def test_empty_lines_belong_to_a_block_if_more_of_it_follows(self):
+        for end in ("", "\n", "\n\n", "\n\n\ntext\n"):
+            page = self.page("    one\n\n\n    two\n\n      three  \n" + end)
+            self.assertEqual([(block.line, block.lines) for block in page.blocks], [(1, ["one", "", "", "two", "", "  three  "])], end)
+
     def test_a_block_that_never_ends(self):
         with self.assertRaisesRegex(recorded.Problem, "x.md:3: this block of code never ends"):
             self.page("# T\n\n```\nabc\n")
