@@ -27,6 +27,22 @@ class Commands(Limited):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(f"tools/{tool}", done.stdout + done.stderr)
 
+    def test_a_file_that_a_tool_or_a_program_of_the_library_names_is_there(self):
+        """In its help, its messages and its comments; capitals stand for a name, and what is built need not be there."""
+        files = [path for path in (ROOT / "tools").rglob("*") if path.is_file() and path.suffix in ("", ".py", ".sh")]
+        for folder, ends in (("bench", ("py", "cpp", "h")), ("docs", ("py",)), ("common", ("cpp", "h")), ("kernels", ("cpp", "h", "cu", "cuh"))):
+            files += [path for end in ends for path in (ROOT / folder).rglob(f"*.{end}")]
+        missing, count = set(), 0
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            for found in re.finditer(r"(?<![\w./{}$*<>-])(docs|tools|common|kernels|tests|bench|playground)/[\w./-]*\w\.(py|h|cpp|cu|md|json|txt|svg)\b", text):
+                if not re.search(r"[A-Z]{4}", found[0]):
+                    count += 1
+                    if not (ROOT / found[0]).is_file() and not (file.parent / found[0]).is_file():
+                        missing.add((str(file.relative_to(ROOT)), found[0]))
+        self.assertEqual(missing, set())
+        self.assertGreater(count, 1000)
+
     def test_an_unknown_step(self):
         for step in ("00", "x", "-1", "01-no-such-name", "0x1", ""):
             with self.subTest(step):
