@@ -77,8 +77,14 @@ def kept(run):
 def subject(run):
     """Runs with the same one are about the same: a newer one takes the place of an older one."""
     if "engines" in run:
-        return run["model"], run["threads"], run["cpu_time"], run["decode_prompt_tokens"]
+        at = "several contexts" if at_length(run) else run["decode_prompt_tokens"]
+        return run["model"], run["threads"], run["cpu_time"], at, run.get("cache_dtype", "")
     return run["model"]["name"], run["threads"], run["clock"]
+
+
+def at_length(run):
+    """Whether it is one of several contexts, whose prefill is that of the context."""
+    return run.get("prefill_is_context", False)
 
 
 def dtypes(run):
@@ -87,13 +93,15 @@ def dtypes(run):
 
 def add(data, machine, about, command, run):
     """Adds a run of tools/bench --json. It replaces one of the same subject whose types it all has; a run beside the
-    limits in another type joins the table of the others. A new machine is described by `about`."""
+    limits in another type joins the table of the others, and so does one of several contexts. A new machine is
+    described by `about`."""
     results = data["machines"].setdefault(machine, {"about": about, "results": []})["results"]
     run = kept(run)
     for result in results:
         alike = all(subject(old) == subject(run) for old in result["runs"])
-        replaced = [old for old in result["runs"] if dtypes(old) <= dtypes(run)]
-        if alike and ("engines" not in run or replaced):
+        replaced = [old for old in result["runs"] if dtypes(old) <= dtypes(run)
+                    and (not at_length(run) or old["decode_prompt_tokens"] == run["decode_prompt_tokens"])]
+        if alike and ("engines" not in run or replaced or at_length(run)):
             result["runs"] = [old for old in result["runs"] if old not in replaced] + [run]
             result["command"] = command
             return
@@ -131,6 +139,8 @@ def title(runs):
         return f"{shape} beside the machine's limits"
     types = [dtype for dtype in peers.PRECISIONS if dtype in dtypes(run)]
     after = run["decode_prompt_tokens"]
+    if at_length(run):
+        return f"{shape} after longer and longer texts" + (f", caches in {run['cache_dtype']}" if run["cache_dtype"] else "")
     return f"{shape} beside other engines" + (f" in {listed(types)}" if len(types) < 3 else "") + \
         (f", after {after} tokens" if after != 16 else "")
 
@@ -197,10 +207,29 @@ def limit_table(runs):
         yield f"| {name} | " + " | ".join(" | ".join(column.get(name, ("–", "–"))) for column in columns) + " |"
 
 
+def length_table(runs):
+    """Prefill and decoding of each engine after each context, in tokens/s."""
+    runs = sorted(runs, key=lambda run: run["decode_prompt_tokens"])
+    speeds = {"prefill": lambda run, engine: [1000 * run["prompt_tokens"] / ms for ms in reversed(engine["prefill_ms"])],
+              "decode": lambda _, engine: engine["decode_tokens_per_s"]}
+    yield "| tokens/s | " + " | ".join(f"{what} {run['decode_prompt_tokens']}" for what in speeds for run in runs) + " |"
+    yield "|---" * (1 + len(speeds) * len(runs)) + "|"
+    for name in dict.fromkeys(name for run in runs for name in run["engines"]):
+        cells = []
+        for speed in speeds.values():
+            for run in runs:
+                engine = run["engines"].get(name)
+                cells.append(peers.spread(speed(run, engine), digits(statistics.median(speed(run, engine)))) if engine else "–")
+        mark = "**" if name.startswith("Staircase") else ""
+        yield f"| {mark}{name}{mark} | " + " | ".join(cells) + " |"
+
+
 def table(runs):
     """The table of a result."""
     if "engines" not in runs[0]:
         return [*limit_table(runs)]
+    if at_length(runs[0]):
+        return [*length_table(runs)]
     run, = runs
     engines = {name: {**{key: [] for key, *_ in peers.COLUMNS}, "agreement": None, "ours": name.startswith("Staircase"), **engine}
                for name, engine in run["engines"].items()}

@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPrefills = 3;  // after one to warm up
+constexpr int kPrefills = 3;           // after one to warm up
+constexpr std::size_t kWarmUp = 1024;  // of a longer prompt only the beginning warms up
 
 float gap_below(std::span<const float> logits, int best) {
   float second = -std::numeric_limits<float>::infinity();
@@ -54,6 +55,7 @@ json measure_generation(const GenerationOptions& options) {
   const auto batch = prompts.at("batch").get<std::vector<std::vector<int>>>();
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
   Model model = Model::load(options.model, device, options.dtype);
+  if (options.cache_dtype) model.use_cache_dtype(*options.cache_dtype);
   const ModelConfig& config = model.config();
   if (options.new_tokens < 2 || std::ssize(prompt) + options.new_tokens > config.n_positions) {
     throw UsageError("--new-tokens {}: from 2 to {} fit after the prompt", options.new_tokens,
@@ -61,30 +63,34 @@ json measure_generation(const GenerationOptions& options) {
   }
   StaticKvCache cache(model);
 
-  // Greedy decoding; the clock runs from the first new token to the last.
+  // Greedy decoding: the seconds until the first new token, and those from there to the last.
   std::vector<int> tokens;
-  std::vector<float> gaps;
-  const auto decode = [&](int count) {
+  const auto decode = [&](std::span<const int> text, int count) {
     cache.truncate(0, 0);
-    tokens = {argmax(model.next_logits(prompt, cache))};
-    return seconds_of([&] {
+    const double first = seconds_of([&] { tokens = {argmax(model.next_logits(text, cache))}; });
+    const double others = seconds_of([&] {
       while (std::ssize(tokens) < count)
         tokens.push_back(argmax(model.next_logits({&tokens.back(), 1}, cache)));
     });
+    return std::pair(first, others);
   };
-  decode(8);
-  const double seconds = decode(options.new_tokens);
+  decode(std::span(prompt).first(std::min(prompt.size(), kWarmUp)), 8);
+  const auto [first, others] = decode(prompt, options.new_tokens);
   const std::vector<int> timed = tokens;
 
-  cache.truncate(0, 0);
-  std::span<const float> logits = model.next_logits(prompt, cache);
+  // Once more without the clock, from the last token of the prompt on.
+  std::vector<float> gaps;
+  cache.truncate(0, static_cast<int>(prompt.size()) - 1);
+  std::span<const float> logits = model.next_logits({&prompt.back(), 1}, cache);
   for (const int token : timed) {
     gaps.push_back(gap_below(logits, token));
     logits = model.next_logits({&token, 1}, cache);
   }
 
-  json result = {
-      {"decode_tokens_per_s", (options.new_tokens - 1) / seconds}, {"token_ids", timed}, {"gaps", gaps}};
+  json result = {{"prompt_ms", 1e3 * first},
+                 {"decode_tokens_per_s", (options.new_tokens - 1) / others},
+                 {"token_ids", timed},
+                 {"gaps", gaps}};
   if (!prefill.empty()) {
     json prefill_ms = json::array();
     for (int i = 0; i <= kPrefills; ++i) {

@@ -1,10 +1,11 @@
 // One run, as tools/bench --peers takes it of every engine. It measures the time until the first token after
-// the prompt "prefill", and the speed of greedy decoding after the prompt "decode" and after a batch of
-// prompts.
+// the prompt "prefill" and after the prompt "decode", and the speed of greedy decoding after the latter and
+// after a batch of prompts.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/tensor.h"
 
@@ -16,13 +17,14 @@ struct GenerationOptions {
   /// measured.
   std::filesystem::path prompts;
   DType dtype = DType::kFloat32;
+  std::optional<DType> cache_dtype;  ///< without it, the model's own
   int threads = 1;
   int new_tokens = 128;
 };
 
-/// {"prefill_ms": [..], "decode_tokens_per_s": .., "batch_tokens_per_s": .., "token_ids": [..], "gaps":
-/// [..]}; a gap is the distance between the chosen logit and the next one, which tells a near-tie from a
-/// mistake.
+/// {"prefill_ms": [..], "prompt_ms": .., "decode_tokens_per_s": .., "batch_tokens_per_s": ..,
+/// "token_ids": [..], "gaps": [..]}; "prompt_ms" is the time until the first token after "decode", and a gap
+/// the distance between the chosen logit and the next one, which tells a near-tie from a mistake.
 nlohmann::json measure_generation(const GenerationOptions& options);
 
 }  // namespace staircase::bench

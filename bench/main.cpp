@@ -8,6 +8,7 @@
 #include "bench/gpu.h"
 #include "bench/gpu_tune.h"
 #include "bench/masks.h"
+#include "bench/needle.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "bench/rungs.h"
@@ -38,7 +39,8 @@ struct Options {
               draft_folder, ladder, json_file, tuning_file;
   std::vector<std::string> shapes, dtypes;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
-  std::vector<int> batches, thread_counts = {1, 2, 4, 8, 16};
+  int needles = 3;
+  std::vector<int> batches, contexts, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
 };
 
@@ -161,6 +163,9 @@ void add_commands(CLI::App& app, Options& o) {
   add_clock(generation);
   generation->add_option("--dtype", o.dtype,
                          "data type of the weights: float32, float16, bfloat16, int8 or int4");
+  generation
+      ->add_option("--cache-dtype", o.cache_dtype, "data type of the cache; without it, that of the weights")
+      ->check(CLI::IsMember(cache_dtype_names()));
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
   generation->callback([&o, choose_clock] {
@@ -168,6 +173,7 @@ void add_commands(CLI::App& app, Options& o) {
     const nlohmann::json result = measure_generation({.model = find_model(o.model),
                                                       .prompts = o.prompts,
                                                       .dtype = weight_dtype(o.dtype),
+                                                      .cache_dtype = find_cache_dtype(o.cache_dtype),
                                                       .threads = o.threads,
                                                       .new_tokens = o.new_tokens});
     write_json(result, o.json_file);
@@ -205,6 +211,27 @@ void add_commands(CLI::App& app, Options& o) {
   masks->callback([&o] {
     use_processor_time = o.cpu_time;
     write_json(measure_masks({.model = find_model(o.model), .schemas = o.prompts}), o.json_file);
+  });
+
+  CLI::App* const needle = app.add_subcommand("needle", "what a long text loses in smaller caches");
+  add_common(needle);
+  add_model(needle);
+  needle->add_option("--dtype", o.dtype,
+                     "data type of the weights: float32, float16, bfloat16, int8 or int4");
+  needle->add_option("--text", o.prompts, "file with paragraphs, in which a sentence is hidden")->required();
+  needle->add_option("--context", o.contexts, "tokens of that text: 1000,4000")
+      ->delimiter(',')
+      ->required()
+      ->check(CLI::Range(1, 1 << 20));
+  needle->add_option("--needles", o.needles, "sentences hidden at each depth")->check(CLI::Range(1, 1000));
+  needle->callback([&o] {
+    write_json(measure_needles({.model = find_model(o.model),
+                                .text = o.prompts,
+                                .dtype = weight_dtype(o.dtype),
+                                .threads = o.threads,
+                                .contexts = o.contexts,
+                                .needles = o.needles}),
+               o.json_file);
   });
 
   CLI::App* const random =

@@ -17,6 +17,7 @@ from peer_runs import measured
 
 FILE = "openvino_model.xml"
 INT8 = "int8"
+CACHE_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "u8", "int4": "u4"}
 
 
 def keep_last_token(model):
@@ -42,7 +43,7 @@ def convert(source, target, weights):
 
 
 def compiled(arguments):
-    kept = "f32" if arguments.dtype == "float32" else "bf16"
+    kept = CACHE_TYPES[arguments.cache_dtype or ("float32" if arguments.dtype == "float32" else "bfloat16")]
     settings = {"INFERENCE_NUM_THREADS": arguments.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_PRECISION_HINT": "bf16" if arguments.dtype == "bfloat16" else "f32",
                 "KV_CACHE_PRECISION": kept}
@@ -100,6 +101,7 @@ def main():
     parser.add_argument("--convert", nargs=2, metavar=("MODEL", "FOLDER"))
     parser.add_argument("--model")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", INT8], default="float32")
+    parser.add_argument("--cache-dtype", choices=CACHE_TYPES, help="by default, 16 bits or that of the weights")
     parser.add_argument("--prompts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--new-tokens", type=int)

@@ -1,6 +1,9 @@
 """The runs that tools/bench --peers takes of an engine in Python."""
 
 
+WARM_UP = 1024  # of a longer prompt only the beginning warms up
+
+
 def measured(generate, prompts, count, whole_warm_up=False):
     """Speeds, and the tokens that show whether the engines agree.
 
@@ -9,9 +12,9 @@ def measured(generate, prompts, count, whole_warm_up=False):
     or with `whole_warm_up` one as long as itself.
     """
     decode, prefill, batch = (prompts[name] for name in ("decode", "prefill", "batch"))
-    generate([decode], count if whole_warm_up else 8)
-    tokens, _, seconds = generate([decode], count)
-    result = {"decode_tokens_per_s": (count - 1) / seconds, "token_ids": tokens}
+    generate([decode if whole_warm_up else decode[:WARM_UP]], count if whole_warm_up else 8)
+    tokens, first, seconds = generate([decode], count)
+    result = {"prompt_ms": 1e3 * first, "decode_tokens_per_s": (count - 1) / seconds, "token_ids": tokens}
     if prefill:
         runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
         result |= {"prefill_ms": [1e3 * run[1] for run in runs], "prefill_token": runs[0][0][0]}

@@ -62,7 +62,8 @@ def main():
     def gaps(tokens, first):
         """The margin of the best logit over the second, from the token after tokens[:first] on."""
         with torch.inference_mode():
-            best = model(torch.tensor([tokens])).logits[0, first - 1:].float().topk(2).values
+            kept = len(tokens) - first + 1
+            best = model(torch.tensor([tokens]), logits_to_keep=kept).logits[0].float().topk(2).values
         return (best[:, 0] - best[:, 1]).tolist()
 
     # Compiled code is specific to one cache size, so a warm-up uses the same size.

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "docs" / "pictures"))
+import long_texts  # noqa: E402
+
 NEW_TOKENS, BATCH = 128, 8
 
 # Logits closer than this are a near-tie, which rounding may decide either way.
@@ -62,6 +65,8 @@ class Setting:
     cpu_time: bool = False  # processor time instead of wall-clock time
     context: int = 16  # tokens before decoding, in each sequence
     decode_only: bool = False
+    cache_dtype: str = ""  # of keys and values; each engine's own if empty
+    prefill_is_context: bool = False  # the prompt before decoding is timed, instead of another prompt and a batch
 
 
 @dataclass
@@ -114,7 +119,7 @@ def write_prompts(setting, config):
     if positions < setting.context + NEW_TOKENS:
         raise Failure(f"--context {setting.context}: with {NEW_TOKENS} new tokens that is more than the {positions} positions "
                       f"of {setting.model.name}")
-    count = setting.prompt_tokens or min(512, positions)
+    count = setting.context if setting.prefill_is_context else setting.prompt_tokens or min(512, positions)
     if count > positions:
         raise Failure(f"--prompt-tokens {count}: the context of {setting.model.name} is {positions} positions")
     choice = random.Random(1)
@@ -124,7 +129,7 @@ def write_prompts(setting, config):
 
     prompts = {"prefill": tokens(count), "decode": tokens(setting.context),
                "batch": [tokens(setting.context) for _ in range(BATCH)]}
-    if setting.decode_only:  # what has no prompt is not measured
+    if setting.decode_only or setting.prefill_is_context:  # what has no prompt is not measured
         prompts["prefill"], prompts["batch"] = [], []
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
@@ -174,11 +179,12 @@ def read_peers_file(setting, threads, left_out):
          "version": "llama.cpp b1234"}                           optional: for the page of figures
 
     `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
-    in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens
-    and prefill_token. Later commands add only values that earlier ones did not print. {prompts} is a text file in the
-    format of write_prompts (with --decode-only a single line), {threads} the number of threads, and {clock} "wall", or
-    "cpu" for processor time.
-    `left_out` records engines that cannot be prepared or lack such a clock.
+    in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), prompt_ms
+    (the time until the first token before decoding), tokens and prefill_token. Later commands add only values that
+    earlier ones did not print. {prompts} is a text file in the format of write_prompts (with --decode-only, or several
+    contexts, a single line), {threads} the number of threads, {clock} "wall", or "cpu" for processor time, and {cache}
+    our type to keep keys and values in, or "default".
+    `left_out` records engines that cannot be prepared, or that lack such a clock or cannot choose the cache's type.
     """
     folder = os.environ.get("PEERS_DIR")
     if not folder:
@@ -194,12 +200,15 @@ def read_peers_file(setting, threads, left_out):
             converted = Path(folder, f"{setting.model.name}-{dtype}-{name.split(',')[0].replace(' ', '-')}")
             words = {"model": setting.model, "converted": converted.absolute(), "threads": threads,
                      "new_tokens": NEW_TOKENS, "prompts": setting.build / "peers" / "prompts.txt",
-                     "clock": "cpu" if setting.cpu_time else "wall"}
+                     "clock": "cpu" if setting.cpu_time else "wall", "cache": setting.cache_dtype or "default"}
             words = {word: shlex.quote(str(value)) for word, value in words.items()}
             commands = [command.format(**words) for command in entry["commands"]]
             prepare = entry.get("prepare", "").format(**words)
             if setting.cpu_time and not all("{clock}" in command for command in entry["commands"]):
                 left_out[name] = f"{name}: it cannot measure processor time, since its commands take no {{clock}}"
+                continue
+            if setting.cache_dtype and not all("{cache}" in command for command in entry["commands"]):
+                left_out[name] = f"{name}: its cache cannot be {setting.cache_dtype}, since its commands take no {{cache}}"
                 continue
             if prepare and not converted.exists():
                 log = setting.build / "peers" / "prepare.log"
@@ -222,11 +231,21 @@ def wanted(setting, name):
     return not setting.only or any(text in name for text in setting.only)
 
 
-def ctranslate2_engines(setting, arguments):
+def with_such_a_cache(setting, names, left_out):
+    """Those of {engine: dtype} whose cache is as --cache-dtype chooses. They keep it in the type that they compute in,
+    which is never int8."""
+    if not setting.cache_dtype:
+        return names
+    kept = {name: dtype for name, dtype in names.items() if dtype == setting.cache_dtype != "int8" or name == REFERENCE}
+    left_out.update({name: f"{name}: its cache cannot be {setting.cache_dtype}" for name in names if name not in kept})
+    return kept
+
+
+def ctranslate2_engines(setting, arguments, left_out):
     names = {f"CTranslate2, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
     # CTranslate2 chooses between MKL and oneDNN by the processor's vendor; the faster one is the peer.
     names = {"CTranslate2 with oneDNN, float32": "float32", **names}
-    names = {name: dtype for name, dtype in names.items() if wanted(setting, name)}
+    names = with_such_a_cache(setting, {name: dtype for name, dtype in names.items() if wanted(setting, name)}, left_out)
     if not names:
         return []
     command = [python_with_packages(setting.build, MAIN), HERE / "peer_ctranslate2.py"]
@@ -236,7 +255,7 @@ def ctranslate2_engines(setting, arguments):
             for name, dtype in names.items()]
 
 
-def openvino_engines(setting, arguments):
+def openvino_engines(setting, arguments, _):
     names = {f"OpenVINO, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
     names = {name: dtype for name, dtype in names.items() if wanted(setting, name)}
     if not names:
@@ -244,6 +263,8 @@ def openvino_engines(setting, arguments):
     python, engines = python_with_packages(setting.build, OPENVINO), []
     for name, dtype in names.items():
         command = [python, HERE / "peer_openvino.py", "--dtype", dtype]
+        if setting.cache_dtype:
+            command += ["--cache-dtype", setting.cache_dtype]
         model = converted_model(setting, "OpenVINO-int8" if dtype == "int8" else "OpenVINO", command)
         engines.append(Engine(name, dtype, [[*command, "--model", model, *arguments]], {}))
     return engines
@@ -259,16 +280,17 @@ def find_engines(setting, threads, prompts):
                     *arguments]
     engines, left_out = [], {}
     for dtype in PRECISIONS:
+        cache = ["--cache-dtype", setting.cache_dtype] if setting.cache_dtype and dtype != "float32" else []
         engines.append(Engine(f"Staircase, {dtype}", dtype,
-                              [[setting.program, "generation", "--model", setting.model, "--dtype", dtype, *arguments]],
+                              [[setting.program, "generation", "--model", setting.model, "--dtype", dtype, *cache, *arguments]],
                               {}, True))
-    for dtype in ("float32", "bfloat16"):
-        engines.append(Engine(f"transformers, {dtype}", dtype, [[*transformers, "--dtype", dtype]], {}))
-        engines.append(Engine(f"transformers compiled, {dtype}", dtype, [[*transformers, "--dtype", dtype, "--compiled"]],
-                              {}))
+    ways = {f"transformers{way}, {dtype}": dtype for dtype in ("float32", "bfloat16") for way in ("", " compiled")}
+    for name, dtype in with_such_a_cache(setting, ways, left_out).items():
+        command = [*transformers, "--dtype", dtype, *(["--compiled"] if "compiled" in name else [])]
+        engines.append(Engine(name, dtype, [command], {}))
     for family, find in (("CTranslate2", ctranslate2_engines), ("OpenVINO", openvino_engines)):
         try:
-            engines += find(setting, arguments)
+            engines += find(setting, arguments, left_out)
         except Failure as failure:
             left_out[family] = f"{family}: {failure}"
     engines += read_peers_file(setting, threads, left_out)
@@ -277,13 +299,14 @@ def find_engines(setting, threads, prompts):
 
 def chosen(setting, engines, left_out):
     """The engines that --only selects, and ours of the same types. Our float32 and the reference also run, for their
-    texts only: the second list has their names."""
+    texts only: the second list has their names. Weights in float32 are not measured beside a cache of fewer bits."""
     for text in setting.only:
         if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
             raise Failure(f"--only {text}: no engine's name contains that; a name is an engine and a type, like "
                           f"'CTranslate2, int8', and our types are {', '.join(PRECISIONS)}")
-    dtypes = {engine.dtype for engine in engines if wanted(setting, engine.name)}
-    measured = [engine.name for engine in engines
+    fitting = [engine for engine in engines if setting.cache_dtype in ("", "float32") or engine.dtype != "float32"]
+    dtypes = {engine.dtype for engine in fitting if wanted(setting, engine.name)}
+    measured = [engine.name for engine in fitting
                 if wanted(setting, engine.name) or (engine.ours and engine.dtype in dtypes)]
     texts = [name for name in (OURS, REFERENCE) if name not in measured]
     return [engine for engine in engines if engine.name in (*measured, *texts)], texts
@@ -296,7 +319,7 @@ def result_line(text):
         raise ValueError("no line that begins with RESULT")
     said = json.loads(lines[-1].removeprefix("RESULT "))
     names = {"decode_tok_s": "decode_tokens_per_s", "batch8_tok_s": "batch_tokens_per_s", "prefill_ms": "prefill_ms",
-             "tokens": "token_ids", "prefill_token": "prefill_token"}
+             "prompt_ms": "prompt_ms", "tokens": "token_ids", "prefill_token": "prefill_token"}
     return {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs)}
 
 
@@ -359,7 +382,8 @@ def table(engines, prompt_tokens):
 def print_tables(result, prompt_tokens):
     engines = result["engines"]
     clock = ", processor time" if result["cpu_time"] else ""
-    print(f"\n{result['model']}, {result['threads']} threads, decoding after {result['decode_prompt_tokens']} tokens, "
+    cache = f" with a cache in {result['cache_dtype']}" if result["cache_dtype"] else ""
+    print(f"\n{result['model']}, {result['threads']} threads, decoding after {result['decode_prompt_tokens']} tokens{cache}, "
           f"{result['rounds']} rounds{clock}: median (min–max); a ratio is how many times faster ours with weights of the "
           "same dtype is, and in bold beside the fastest other engine")
     for precision in dict.fromkeys(PRECISIONS.values()):
@@ -414,7 +438,7 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
 
     result = {"model": setting.model.name, "threads": threads, "rounds": setting.rounds, "prompt_tokens": prompt_tokens,
               "cpu_time": setting.cpu_time, "decode_prompt_tokens": setting.context, "new_tokens": NEW_TOKENS, "batch": BATCH,
-              "engines": {}, "left_out": left_out}
+              "cache_dtype": setting.cache_dtype, "prefill_is_context": setting.prefill_is_context, "engines": {}, "left_out": left_out}
     for engine in engines:
         of_engine = runs[engine.name]
         if engine.name in left_out or not of_engine:
@@ -422,6 +446,8 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
         measured = [] if engine.name in texts else of_engine
         figures = {key: [one[key] for one in measured if key in one] for key, _, _, _ in COLUMNS}
         figures["prefill_ms"] = [statistics.median(one) for one in figures["prefill_ms"]]
+        if setting.prefill_is_context:
+            figures["prefill_ms"] = [one["prompt_ms"] for one in measured if "prompt_ms" in one]
         first, reference = of_engine[0], runs[REFERENCE][0]
         result["engines"][engine.name] = {
             "version": first.get("version", engine.version), "dtype": engine.dtype, "precision": engine.precision,
@@ -435,15 +461,27 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
     return result
 
 
-def compare(setting):
-    (setting.build / "peers").mkdir(exist_ok=True)
+def compare(settings):
+    """One comparison after another, of the same model, for each number of threads."""
+    first = settings[0]
+    (first.build / "peers").mkdir(exist_ok=True)
+    runs = []
     try:
-        config = json.loads((setting.model / "config.json").read_text())
-        prompts, prompt_tokens = write_prompts(setting, config)
+        config = json.loads((first.model / "config.json").read_text())
+        for setting in sorted(settings, key=lambda setting: setting.context, reverse=True):
+            write_prompts(setting, config)  # the longest first: is there room for it?
     except (OSError, ValueError, KeyError) as error:
-        raise Failure(f"{setting.model}/config.json cannot be used: {error}") from error
-    runs = [compare_with_threads(setting, threads, prompts, prompt_tokens) for threads in setting.threads]
+        raise Failure(f"{first.model}/config.json cannot be used: {error}") from error
+    for setting in settings:
+        prompts, prompt_tokens = write_prompts(setting, config)
+        runs += [compare_with_threads(setting, threads, prompts, prompt_tokens) for threads in setting.threads]
     for version in dict.fromkeys(engine["version"] for engine in runs[0]["engines"].values() if engine["version"]):
         print(version)
-    return {"busy_before": setting.busy, "agree": all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs),
+    return {"busy_before": first.busy, "agree": all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs),
             "runs": runs}
+
+
+def picture(result):
+    """Lines over several contexts, as SVG; of several numbers of threads the first."""
+    runs = [run_ for run_ in result["runs"] if run_["threads"] == result["runs"][0]["threads"]]
+    return long_texts.drawn(runs, long_texts.caption_of(runs[0], "")).svg()

@@ -13,7 +13,9 @@ import io
 import json
 import math
 import os
+import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -145,7 +147,23 @@ class Generation(unittest.TestCase):
             done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
                        "--new-tokens", 3, "--json", file)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(set(json.loads(file.read_text())), {"decode_tokens_per_s", "token_ids", "gaps"})
+            self.assertEqual(set(json.loads(file.read_text())), {"prompt_ms", "decode_tokens_per_s", "token_ids", "gaps"})
+
+    def test_a_cache_in_another_type_rounds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, file = Path(folder, "prompts.json"), Path(folder, "out.json")
+            prompts.write_text(json.dumps({"prefill": [], "decode": list(range(4, 40)), "batch": []}))
+            gaps = {}
+            for dtype in "float32", "int8":
+                done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
+                           "--new-tokens", 3, "--cache-dtype", dtype, "--json", file)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                result = json.loads(file.read_text())
+                self.assertGreater(result["prompt_ms"], 0)
+                gaps[dtype] = result["gaps"]
+        self.assertNotEqual(*gaps.values())
+        for one, other in zip(*gaps.values()):
+            self.assertAlmostEqual(one, other, delta=0.1)
 
 
 class Peers(unittest.TestCase):
@@ -186,6 +204,64 @@ class Peers(unittest.TestCase):
         prompts, lines = self.prompts(context=20, decode_only=True)
         self.assertEqual((prompts["prefill"], prompts["batch"], lines), ([], [], [prompts["decode"]]))
         self.assertEqual(prompts["decode"], self.prompts(context=20)[0]["decode"])
+
+    def test_of_several_contexts_the_prompt_before_decoding_is_the_prefill(self):
+        prompts, lines = self.prompts(context=20, prefill_is_context=True)
+        self.assertEqual((prompts["prefill"], prompts["batch"], lines), ([], [], [prompts["decode"]]))
+        self.assertEqual(len(prompts["decode"]), 20)
+        self.assertEqual(peers.write_prompts(dataclasses.replace(self.setting, context=20, prefill_is_context=True),
+                                             {"vocab_size": 50, "max_position_embeddings": 1000})[1], 20)
+
+    def test_engines_whose_cache_cannot_have_the_type_are_left_out(self):
+        entries = [{"name": name, "dtype": "int8", "commands": [f"echo 'RESULT {{{{\"decode_tok_s\": 1}}}}' {words}"]}
+                   for name, words in (("with", "# {cache}"), ("without", ""))]
+        self.assertIn("# default", self.engines(*entries)[0].commands[0][-1])
+        self.setting.cache_dtype = "int4"
+        engine, = self.engines(*entries)
+        self.assertIn("# int4", engine.commands[0][-1])
+        self.assertIn("without: its cache cannot be int4", self.left_out["without"])
+        left_out, names = {}, {peers.REFERENCE: "float32", "transformers, bfloat16": "bfloat16", "CTranslate2, int8": "int8"}
+        self.assertEqual(list(peers.with_such_a_cache(self.setting, names, left_out)), [peers.REFERENCE])
+        self.assertEqual(list(left_out), ["transformers, bfloat16", "CTranslate2, int8"])
+        self.setting.cache_dtype = "bfloat16"
+        self.assertEqual(list(peers.with_such_a_cache(self.setting, names, {})), [peers.REFERENCE, "transformers, bfloat16"])
+        self.setting.cache_dtype = ""
+        self.assertEqual(peers.with_such_a_cache(self.setting, names, {}), names)
+
+    def test_a_smaller_cache_reaches_all_engines_but_those_in_float32(self):
+        self.engines()  # no others
+        self.setting.cache_dtype = "int8"
+        with mock.patch.object(peers, "python_with_packages", lambda *_: Path("python")), \
+                mock.patch.object(peers, "converted_model", lambda setting, name, command: Path(f"/models/{name}")):
+            engines, texts, left_out = peers.find_engines(self.setting, 3, "prompts.json")
+        self.assertEqual(texts, [peers.OURS, peers.REFERENCE])
+        self.assertEqual([engine.name for engine in engines],
+                         ["Staircase, float32", "Staircase, float16", "Staircase, bfloat16", "Staircase, int8", "Staircase, int4",
+                          "transformers, float32", "OpenVINO, bfloat16", "OpenVINO, int8"])
+        for engine in engines:
+            command = list(map(str, engine.commands[0]))
+            self.assertEqual("--cache-dtype" in command and command[command.index("--cache-dtype") + 1] == "int8",
+                             engine.dtype != "float32", engine.name)
+        self.assertIn("transformers, bfloat16", left_out)
+
+    def test_a_comparison_over_several_contexts(self):
+        def result(setting, threads, prompts, prompt_tokens):
+            length = len(json.loads(prompts.read_text())["decode"])
+            return {"threads": threads, "context": setting.context, "length": length, "tokens": prompt_tokens,
+                    "engines": {peers.OURS: {"agreement": {"agrees": length != 30}, "version": ""}}}
+        self.setting.model.mkdir()
+        (self.setting.model / "config.json").write_text(json.dumps({"vocab_size": 50, "n_positions": 200}))
+        settings = [dataclasses.replace(self.setting, context=context, prefill_is_context=True, threads=[1, 2]) for context in (20, 40)]
+        with mock.patch.object(peers, "compare_with_threads", result):
+            found = peers.compare(settings)
+            self.assertEqual([(run_["threads"], run_["context"], run_["length"], run_["tokens"]) for run_ in found["runs"]],
+                             [(1, 20, 20, 20), (2, 20, 20, 20), (1, 40, 40, 40), (2, 40, 40, 40)])
+            self.assertTrue(found["agree"])
+            self.assertFalse(peers.compare([dataclasses.replace(self.setting, context=30)])["agree"])
+        with mock.patch.object(peers, "compare_with_threads") as called:  # the longest does not fit: nothing is measured
+            self.assertRaisesRegex(peers.Failure, "^--context 73: with 128 new tokens", peers.compare,
+                                   [*settings, dataclasses.replace(self.setting, context=73)])
+            called.assert_not_called()
 
     def test_a_context_without_room_for_the_new_tokens_is_refused(self):
         with self.assertRaisesRegex(peers.Failure, "^--context 873: with 128 new tokens .* the 1000 positions of a-model$"):
@@ -290,9 +366,9 @@ class Peers(unittest.TestCase):
         os.environ["OPENVINO_VENV"] = "no-such-folder"
         self.addCleanup(os.environ.pop, "OPENVINO_VENV")
         with self.assertRaisesRegex(peers.Failure, "OPENVINO_VENV=no-such-folder: this is not a .* with torch, openvino"):
-            peers.openvino_engines(self.setting, [])
+            peers.openvino_engines(self.setting, [], {})
         self.setting.only = ["CTranslate2"]
-        self.assertEqual(peers.openvino_engines(self.setting, []), [])
+        self.assertEqual(peers.openvino_engines(self.setting, [], {}), [])
 
     def test_a_model_is_converted_again_when_its_file_has_changed(self):
         command = ["bash", "-c", f'mkdir -p "$3" && echo once >> {self.folder}/conversions', "convert"]
@@ -555,6 +631,80 @@ class Masks(unittest.TestCase):
             "mask p99": 9, "mask max": 9})
 
 
+class Needle(unittest.TestCase):
+    """A sentence in a long text. The small model does not find it; where it is hidden, and what is asked, can be checked."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "needle.json")
+            cls.done = run(PROGRAM, "needle", "--model", ROOT / "models" / "tales-llama-1m", "--text", ROOT / "bench/fables.txt",
+                           "--context", "40,200", "--needles", 2, "--dtype", "float32", "--threads", 1, "--json", file)
+            cls.result = json.loads(file.read_text()) if file.exists() else None
+
+    def test_the_sentence_is_hidden_at_its_depth_and_asked_for_at_the_end(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+        texts = self.result["texts"]
+        self.assertEqual([(text["context"], text["depth"]) for text in texts],
+                         [(context, depth) for context in (40, 200) for depth in (0, 25, 50, 75, 100) for _ in range(2)])
+        self.assertEqual(len({text["number"] for text in texts}), len(texts))
+        hay = texts[-1]["prompt"][:200]  # the needle comes after all of it
+        for text in texts:
+            prompt, context = text["prompt"], text["context"]
+            self.assertGreater(len(prompt), context)
+            at = next((i for i, (token, expected) in enumerate(zip(prompt, hay[:context])) if token != expected), context)
+            added = len(prompt) - context
+            first = context * text["depth"] // 100
+            self.assertLessEqual(at, first + 1)  # both may begin with "The"
+            if text["depth"] in (0, 100):
+                self.assertIn(at, (first, first + 1))
+            self.assertTrue(any(hay[at:context] == prompt[at + needle:context + needle] for needle in range(1, added)))
+        self.assertGreater(len({json.dumps(text["prompt"][:150]) for text in texts if text["context"] == 200 and text["number"]}), 4)
+
+    def test_each_cache_has_a_line(self):
+        caches = self.result["caches"]
+        self.assertEqual([name for name in caches if name.startswith("window")], ["window of 128", "window of 128, 4 sinks"])
+        self.assertLess({"float32", "int8"}, set(caches))
+        for name, cache in caches.items():
+            self.assertEqual(len(cache["found"]), 20)
+            self.assertIn(f"\n{name} ", self.done.stdout)
+        self.assertIn("found after 200 tokens", self.done.stdout)
+
+    def test_the_perplexity_is_that_of_step_38(self):
+        text = (ROOT / "bench/fables.txt").read_text(encoding="utf-8").split("\n\n")[1] + "\n\n"
+        with tempfile.TemporaryDirectory() as folder:
+            hay, file = Path(folder, "hay.txt"), Path(folder, "needle.json")
+            hay.write_text(text, encoding="utf-8")
+            command = [PROGRAM, "needle", "--model", ROOT / "models" / "tales-1m", "--text", hay, "--dtype", "float32",
+                       "--needles", 1, "--threads", 1, "--json", file, "--context"]
+            length = int(re.search(r"has (\d+) tokens", run(*command, 100000).stderr)[1])
+            done = run(*command, length)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            caches = json.loads(file.read_text())["caches"]
+        step = Path(PROGRAM).parents[1] / "steps" / "38-perplexity"
+        done = run(step, "--model", ROOT / "models" / "tales-1m", "--prompt", text, "--echo", "--max-new-tokens", 0, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        logprobs = [token["logprob"] for token in json.loads(done.stdout)["sequences"][0]["prompt_logprobs"][1:]]
+        self.assertEqual(len(logprobs), length - 1)
+        bands = caches["float32"]["perplexity"]
+        self.assertEqual([(band["from"], band["to"]) for band in bands],
+                         [(first, min(end, length) - 1) for first, end in ((1, 256), (256, 512)) if first < length])
+        for band in bands:
+            expected = math.exp(-statistics.mean(logprobs[band["from"] - 1:band["to"]]))
+            self.assertAlmostEqual(band["perplexity"] / expected, 1, places=4)
+        for one, other in zip(caches["int8"]["perplexity"], bands):
+            self.assertNotEqual(one["perplexity"], other["perplexity"])
+            self.assertAlmostEqual(one["perplexity"] / other["perplexity"], 1, delta=0.02)
+
+    def test_what_does_not_fit_is_refused(self):
+        for context, sentence in (("500", "--context 500: with the question and its answer that is 5\\d\\d of the model's 512 positions"),
+                                  ("900000", "--context 900000: .*fables.txt has \\d+ tokens"), ("0", "--context: Value 0 not in range 1 to")):
+            done = run(PROGRAM, "needle", "--model", ROOT / "models" / "tales-llama-1m", "--text", ROOT / "bench/fables.txt",
+                       "--context", context, "--threads", 1)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, sentence)
+
+
 class Written(unittest.TestCase):
     def test_the_json_file_has_each_run_with_its_date_and_commit(self):
         tool = tool_module()
@@ -678,7 +828,11 @@ class Understood(unittest.TestCase):
             self.assertEqual(getattr(self.read(f"{option} 1,1024"), name), [1, 1024])
             for wrong in "0", "1025", "1,0", "", "-1", "1;2":
                 self.assertIn("is not a list of numbers from 1 to 1024, like 1,2", self.read(f"{option}={wrong}"))
-        for option, more in (("--prompt-tokens", ""), ("--context", "--peers"), ("--sample", "--masks ."), ("--rounds", "")):
+        for line, contexts in (("--peers --context 1", [1]), ("--needle --context 7,20000,7", [7, 20000])):
+            self.assertEqual(self.read(line).context, contexts)
+        for wrong in "0", "-1", "x", "1.5", "", "1,", "1,0":
+            self.assertIn(f"'{wrong}' is not a number of tokens from 1, or a list like 1000,4000", self.read(f"--peers --context={wrong}"))
+        for option, more in (("--prompt-tokens", ""), ("--sample", "--masks ."), ("--rounds", "")):
             self.assertEqual(getattr(self.read(f"{option} 1 {more}"), option[2:].replace("-", "_")), 1)
             for wrong in "0", "-1", "x", "1.5":
                 self.assertIn(f"'{wrong}' is not a whole number of 1 or more", self.read(f"{option}={wrong} {more}"))
@@ -706,7 +860,7 @@ class Understood(unittest.TestCase):
         self.assertIn("invalid choice: 'int2'", self.read("--cache-dtype int2"))
 
     def test_what_does_not_go_together_is_refused(self):
-        measures = ["--products", "--rungs", "--scaling", "--sampling", "--changes", "--peers", "--masks ."]
+        measures = ["--products", "--rungs", "--scaling", "--sampling", "--changes", "--needle", "--peers", "--masks ."]
         for one in measures:
             for other in measures:
                 if one != other:
@@ -723,10 +877,15 @@ class Understood(unittest.TestCase):
         refused("--pair goes with --shape alone", "--pair", ["", "--model tales-1m"])
         refused("--pair goes with --shape alone", "--pair --shape 124m", [
             measure for measure in (*measures, "--batch 2", "--json x.json") if measure != "--changes"])
-        refused("--batch is for measuring a model", "--batch 2", ["--products", "--scaling", "--sampling", "--peers", "--masks ."])
-        refused("--cache-dtype is for measuring a model", "--cache-dtype int8", [*measures, "--pair --shape 124m"])
+        refused("--batch is for measuring a model", "--batch 2", ["--products", "--scaling", "--sampling", "--peers", "--masks .", "--needle"])
+        refused("--cache-dtype is for measuring a model", "--cache-dtype int8",
+                [*(measure for measure in measures if measure != "--peers"), "--pair --shape 124m"])
         others = [measure for measure in measures if measure != "--peers"]
-        for option in "--only x", "--context 3", "--decode-only":
+        refused("--context goes with --peers or --needle", "--context 3", ["", "--products", "--masks ."])
+        refused("--needle takes --model, --context, --dtype", "--needle", ["--shape 124m", "--rounds 3", "--threads 1,2", "--prompt-tokens 3"])
+        for option in "--decode-only", "--prompt-tokens 9":
+            refused("--context with several numbers measures prefill and decoding at each", "--peers --context 3,4", [option])
+        for option in "--only x", "--decode-only":
             refused(f"{option.split()[0]} goes with --peers", option, ["", *others])
         for option in "--sample 3", "--share 0-7":
             refused(f"{option.split()[0]} goes with --masks", option, ["", *measures[:-1]])
@@ -734,7 +893,8 @@ class Understood(unittest.TestCase):
         refused("--rungs takes --threads N", "--rungs", ["--threads 1,2"])
         refused("--rungs gpu-matvec counts and takes no time", "--rungs gpu-matvec", ["--threads 2", "--rounds 3"])
         refused("--csv goes with --rungs", "--csv x.csv", ["", "--products", "--scaling"])
-        refused("--plot goes with --rungs", "--plot x.svg", ["", "--products", "--scaling"])
+        refused("--plot goes with --rungs, or with --peers and several contexts", "--plot x.svg",
+                ["", "--products", "--scaling", "--peers", "--peers --context 3"])
         refused("--csv /nonexistent/x.csv: there is no folder /nonexistent", "--rungs", ["--csv /nonexistent/x.csv"])
         refused("--record takes the name of this machine", "--record x", [*others, "--pair --shape 124m"])
         refused("--record takes the name of this machine", "--record=", ["", "--peers"])
@@ -744,7 +904,8 @@ class Understood(unittest.TestCase):
         for line in ("--record x", "--record x --peers", "--cache-dtype int8 --batch 2 --json x.json", "--pair --shape 124m",
                      "--masks . --model tales-1m --share 0-7 --sample 3 --cpu-time --json x.json", "--cpu-time --threads 1",
                      "--changes --threads 1,2 --rounds 3 --json x.json", "--rungs --threads 2 --rounds 3 --json x.json",
-                     "--products --shape 355m", "--scaling --threads 1,2", "--peers --context 3 --decode-only --only x"):
+                     "--products --shape 355m", "--scaling --threads 1,2", "--peers --context 3 --decode-only --only x",
+                     "--peers --context 3,4 --cache-dtype int8 --plot x.svg", "--needle --model tales-1m --context 3,4 --dtype int8 --threads 1 --json x.json"):
             self.assertNotIsInstance(self.read(line), str, line)
 
     def test_a_model_is_a_folder_or_has_a_name(self):
@@ -872,7 +1033,7 @@ class Understood(unittest.TestCase):
                 if chosen == "write_pair":
                     self.assertEqual(made[chosen].call_args.args, ("355m",))
                 if chosen == "compare":
-                    setting, = made[chosen].call_args.args
+                    (setting,), = made[chosen].call_args.args
                     self.assertEqual((setting.model, setting.rounds, setting.busy, setting.context, setting.decode_only),
                                      (ROOT / "models/tales-6m", 5, 0.25, 16, False))
 
@@ -881,9 +1042,10 @@ class Understood(unittest.TestCase):
                 mock.patch.object(self.tool, "shaped_model", lambda shape: Path("models", shape)), \
                 mock.patch.object(peers, "compare", return_value={"agree": False}) as compare, \
                 mock.patch.object(sys, "argv", "bench --peers --shape 355m --threads 1 --prompt-tokens 9 --rounds 3 --only a,b --cpu-time "
-                                               "--context 7 --decode-only".split()):
+                                               "--context 7 --decode-only --cache-dtype int8".split()):
             self.assertRaisesRegex(peers.Failure, "the engines disagree about the text", self.tool.main)
-        setting, = compare.call_args.args
+        (setting,), = compare.call_args.args
+        self.assertEqual((setting.cache_dtype, setting.prefill_is_context), ("int8", False))
         self.assertEqual((setting.model, setting.threads, setting.prompt_tokens, setting.rounds, setting.busy, setting.only,
                           setting.cpu_time, setting.context, setting.decode_only),
                          (Path("models/355m"), [1], 9, 3, 0.5, ["a", "b"], True, 7, True))
@@ -945,6 +1107,26 @@ class Recorded(unittest.TestCase):
         self.assertEqual(self.data["machines"]["A machine"]["results"][0]["command"], "another")
         self.assertEqual(self.add(one, after), [[["int4", "int8"]], [["int8"]], [["int8"]]])
         self.assertEqual(self.data["machines"]["A machine"]["about"], "Two cores.")
+
+    def test_runs_over_several_contexts_share_a_table_and_draw_a_picture(self):
+        def at(context, rate, cache="int8"):
+            run_ = self.peers_run({"int8": [rate]}, context)
+            for engine in run_["engines"].values():
+                if engine["decode_tokens_per_s"]:
+                    engine["prefill_ms"] = [1e3 * context / rate / 4]
+            return run_ | {"prefill_is_context": True, "cache_dtype": cache, "prompt_tokens": context}
+        self.assertEqual(self.add(at(4000, 50.0), at(1000, 100.0), at(1000, 200.0)), [[["int8"], ["int8"]]])
+        self.assertEqual(len(self.add(at(1000, 200.0, ""))), 2)
+        page = cpu_page.text(self.data)
+        self.assertIn("### GPT-2 124M after longer and longer texts, caches in int8\n", page)
+        self.assertIn("### GPT-2 124M after longer and longer texts\n", page)
+        self.assertIn("| tokens/s | prefill 1000 | prefill 4000 | decode 1000 | decode 4000 |\n|---|---|---|---|---|\n"
+                      "| **Staircase, int8** | 800 (800–800) | 200 (200–200) | 200 (200–200) | 50.0 (50.0–50.0) |\n"
+                      "| other, int8 | 800 (800–800) | 200 (200–200) | 100 (100–100) | 25.0 (25.0–25.0) |", page)
+        drawing = peers.picture({"runs": [at(1000, 200.0), at(4000, 50.0)]})
+        for words in ("Staircase, int8 in decode: 200 at 1000, 50 at 4000.", "other, int8 in prefill: 800 at 1000, 200 at 4000.",
+                      ">4,000</text>", "gpt2-124m-shape, 2 threads, caches in int8, 2030-01-02"):
+            self.assertIn(words, drawing)
 
     def test_runs_beside_the_limits_share_a_table(self):
         float32, int8 = self.limit_run("float32"), self.limit_run("int8")
@@ -1123,8 +1305,8 @@ class Errors(unittest.TestCase):
         for measure in [*other, ["--rungs", "matvec"], ["--batch", "2"], ["--json", "figures.json"]]:
             self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", *measure)
         self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
-        self.check(2, "'0' is not a whole number of 1 or more", tool, "--peers", "--context", "0")
-        self.check(2, "--context goes with --peers", tool, "--context", "16")
+        self.check(2, "'0' is not a number of tokens from 1", tool, "--peers", "--context", "0")
+        self.check(2, "--context goes with --peers or --needle", tool, "--context", "16")
         self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
         self.check(2, "--record takes the name of this machine", tool, "--record", " ")
         for wrong in ("7", "8-7", "0-g"):
