@@ -21,10 +21,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kAnswer = 12;      // tokens, enough for five digits
-constexpr int kChunk = 64;       // tokens of a pass
-constexpr int kSinks = 4;        // of a window with sinks
-constexpr int kFirstBand = 256;  // positions; each further band is as long as all before it
+constexpr int kAnswer = 12;       // tokens, enough for five digits
+constexpr int kChunk = 64;        // tokens of a pass in a window
+constexpr int kWholeChunk = 256;  // and in a cache of everything
+constexpr int kSinks = 4;         // of a window with sinks
+constexpr int kFirstBand = 256;   // positions; each further band is as long as all before it
 constexpr std::array kDepths = {0, 25, 50, 75, 100};  // percent
 
 /// A cache that forgets: it keeps the first `sinks` positions and the newest, `window` in all.
@@ -37,6 +38,9 @@ class SlidingCache : public StaticKvCache {
     truncate(0, 0);
     set_slid(0, 0);
   }
+
+  /// Tokens of a pass. All of them join before the first one attends, so in a window a pass is short.
+  std::size_t chunk() const { return window_ < model_.config().n_positions ? kChunk : kWholeChunk; }
 
   /// Drops as many positions as `count` new ones need.
   void make_room(int count) {
@@ -87,8 +91,8 @@ template <class Visit>
 std::span<const float> read(SlidingCache& cache, std::span<const int> text, Visit visit) {
   cache.clear();
   std::span<const float> last;
-  for (std::size_t begin = 0; begin < text.size(); begin += kChunk) {
-    const std::span<const int> pass = text.subspan(begin, std::min<std::size_t>(kChunk, text.size() - begin));
+  for (std::size_t begin = 0; begin < text.size(); begin += cache.chunk()) {
+    const std::span<const int> pass = text.subspan(begin, std::min(cache.chunk(), text.size() - begin));
     cache.make_room(static_cast<int>(pass.size()));
     last = visit(pass, begin);
   }
