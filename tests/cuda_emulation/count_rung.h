@@ -12,6 +12,7 @@
 #include "kernels/rungs/cuda/attention/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
+#include "kernels/rungs/cuda/product/prepared.h"
 #include "kernels/rungs/cuda/softmax/prepared.h"
 #include "tests/cuda_emulation/counters.h"
 #include "tests/kernels/gpu_rung_cases.h"
@@ -177,6 +178,38 @@ struct CountedAttention {
                 " positions,",
             results(ladder()[0]), results(rung), 2.0 * HeadsCase::tolerance(of_queries));
       }
+    }
+  }
+};
+
+struct CountedProduct {
+  static constexpr std::string_view kName = "gpu-product";
+  static constexpr std::string_view kSubject =
+      "64 rows times a corner of a matrix (n_in 256, n_out 128); what the rungs read of both";
+  static constexpr int kRows = 64, kIn = 256, kOut = 128;
+  static constexpr double kProducts = double{kRows} * kIn * kOut;
+
+  static std::span<const gpu_product::ProductRung> ladder() { return gpu_product::ladder(); }
+
+  static cuda_emulation::CountedLaunch count(const gpu_product::ProductRung& rung) {
+    const std::vector<float> w(std::size_t{kIn} * kOut, 0.25f), x(std::size_t{kIn} * kRows, 0.5f);
+    gpu_product::Prepared prepared(rung, kRows, kIn, kOut, w.data(), x.data());
+    return counted(prepared, [](cuda_emulation::Counters&) {});
+  }
+
+  template <typename Use>
+  static void compare(const gpu_product::ProductRung& rung, const Use& use) {
+    for (const ProductSize& size : kOddProducts) {
+      const WholeRows numbers(size);
+      const auto results = [&](const gpu_product::ProductRung& of) {
+        gpu_product::Prepared prepared(of, size.rows, size.n_in, size.n_out, numbers.w.data(),
+                                       numbers.x.data());
+        prepared.run_after_kernel();
+        return prepared.result();
+      };
+      use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.n_in) + "] and W [" +
+              std::to_string(size.n_out) + ", " + std::to_string(size.n_in) + "],",
+          results(ladder()[0]), results(rung), 0.0);
     }
   }
 };

@@ -388,12 +388,14 @@ class Processor {
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((last.mask >> lane & 1) != 0 && lanes[lane].value != 0) votes |= std::uint64_t{1} << lane;
     }
+    std::array<std::uint64_t, kWarp> gathered{};
+    if (last.operation == WarpOperation::kGather) {
+      for (unsigned lane = 0; lane < kWarp; ++lane) gathered[lane] = lanes[lane].value;
+    }
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((last.mask >> lane & 1) == 0) continue;
       lanes[lane].result = last.operation == WarpOperation::kVote ? votes : lanes[lanes[lane].source].value;
-      if (last.operation == WarpOperation::kGather) {
-        for (unsigned other = 0; other < kWarp; ++other) lanes[lane].gathered[other] = lanes[other].value;
-      }
+      if (last.operation == WarpOperation::kGather) lanes[lane].gathered = gathered;
       lanes[lane].state = Thread::State::kReady;
     }
     warps_[last.warp()].waiting &= ~last.mask;

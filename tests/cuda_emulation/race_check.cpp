@@ -19,17 +19,22 @@ namespace {
 
 bool checking = false;
 
-/// What one warp did with one byte since the last barrier.
+/// What one warp did with one byte since a barrier and a __syncwarp.
 struct WarpAccesses {
-  std::uint32_t barriers = 0xffffffffu;  ///< the interval that the rest is about
-  bool read = false, written = false;
-  std::uint32_t syncs = 0;  ///< the lanes are those since this __syncwarp
+  std::uint32_t barriers = 0xffffffffu, syncs = 0;
   std::uint32_t lanes_read = 0, lanes_written = 0;
 };
 
-/// For each byte of shared memory, one entry for each warp.
-std::unordered_map<std::uintptr_t, std::vector<WarpAccesses>> shadow;
-std::uint64_t shadow_block = 0;
+/// What all warps of a block did with one byte since a barrier, a bit for each.
+struct ByteAccesses {
+  std::uint64_t block = 0;
+  std::uint32_t barriers = 0xffffffffu;
+  std::uint32_t warps_read = 0, warps_written = 0;
+  std::vector<WarpAccesses> warps;
+};
+
+/// For each byte of shared memory.
+std::vector<ByteAccesses> shadow;
 
 /// Shared variables are thread_local, and nothing else in a test program that kernels access is.
 struct Range {
@@ -149,32 +154,30 @@ void on_access(void* address, std::size_t bytes, bool write, const void* instruc
   }
 
   const Epochs& epochs = processor.epochs();
-  if (shadow_block != epochs.blocks) {
-    shadow.clear();
-    shadow_block = epochs.blocks;
-  }
+  if (shadow.empty()) shadow.resize(range.end - range.begin);
   const unsigned warp = thread->warp(), n_warps = (blockDim.x * blockDim.y * blockDim.z + kWarp - 1) / kWarp;
-  const std::uint32_t lane = 1u << thread->lane();
+  const std::uint32_t lane = 1u << thread->lane(), warp_bit = 1u << warp;
   for (std::uintptr_t byte = first; byte < first + bytes; ++byte) {
-    std::vector<WarpAccesses>& warps = shadow[byte];
-    if (warps.size() != n_warps) warps.assign(n_warps, {});
-    WarpAccesses& own = warps[warp];
-    if (own.barriers != epochs.barriers) own = {.barriers = epochs.barriers, .syncs = epochs.warps[warp]};
-    if (own.syncs != epochs.warps[warp]) {
-      own.syncs = epochs.warps[warp];
-      own.lanes_read = own.lanes_written = 0;
+    ByteAccesses& all = shadow[byte - range.begin];
+    if (all.block != epochs.blocks) {
+      all.block = epochs.blocks;
+      all.barriers = 0xffffffffu;
+      all.warps.assign(n_warps, {});
     }
-    bool race = (own.lanes_written & ~lane) != 0 || (write && (own.lanes_read & ~lane) != 0);
-    for (unsigned w = 0; w < n_warps; ++w) {
-      const WarpAccesses& other = warps[w];
-      if (w == warp || other.barriers != epochs.barriers) continue;
-      race = race || other.written || (write && other.read);
+    if (all.barriers != epochs.barriers) {
+      all.barriers = epochs.barriers;
+      all.warps_read = all.warps_written = 0;
     }
-    if (race) {
+    WarpAccesses& own = all.warps[warp];
+    if (own.barriers != epochs.barriers || own.syncs != epochs.warps[warp])
+      own = {.barriers = epochs.barriers, .syncs = epochs.warps[warp]};
+    const std::uint32_t lanes = own.lanes_written | (write ? own.lanes_read : 0);
+    const std::uint32_t warps = all.warps_written | (write ? all.warps_read : 0);
+    if ((lanes & ~lane) != 0 || (warps & ~warp_bit) != 0) {
       processor.fail(std::string(write ? "writes" : "reads") + " shared memory that another thread " +
                      (write ? "touched" : "wrote") + " with nothing since the last barrier that orders them");
     }
-    (write ? own.written : own.read) = true;
+    (write ? all.warps_written : all.warps_read) |= warp_bit;
     (write ? own.lanes_written : own.lanes_read) |= lane;
   }
 }
@@ -201,7 +204,8 @@ void check_races(bool on) {
   on_atomic = on ? note_atomic : nullptr;
   on_copy = on ? note_copy : nullptr;
   on_constant_read = on ? note_constant_read : nullptr;
-  shadow_block = global_kernel = 0;  // drops its records at the next access
+  global_kernel = 0;  // drops its records at the next access
+  for (ByteAccesses& byte : shadow) byte.block = 0;
 }
 
 }  // namespace cuda_emulation

@@ -81,3 +81,26 @@ TEST_CASE("a rung of attention on a GPU asks of memory what its page says") {
        {"7-last-block", {16.0, 7.8125, 0.0, 12.0}}},
       2.0 * CountedAttention::kKvHeads * CountedAttention::kPositions * CountedAttention::kSize);
 }
+
+TEST_CASE("a rung of prefill's product on a GPU asks of memory what its page says") {
+  check<CountedProduct>({{"1-thread", {16.5, 62.5, 0.0, 0.0}},
+                         {"2-shared-memory", {4.0, 1.953125, 0.0, 16.0}},
+                         {"3-registers", {16.0, 0.24414, 0.0, 32.0}},
+                         {"4-tensor-cores", {16.0, 0.12207, 0.0, 16.0}},
+                         {"5-stages", {16.0, 0.12207, 0.0, 8.0}},
+                         {"6-before-the-wait", {16.0, 0.12207, 0.1875, 8.0}}},
+                        CountedProduct::kProducts);
+}
+
+TEST_CASE("each rung of prefill's product makes more products for a request to shared memory") {
+  const std::map<std::string_view, double> promises{{"2-shared-memory", 15.515},
+                                                    {"3-registers", 204.8},
+                                                    {"4-tensor-cores", 2730.7},
+                                                    {"5-stages", 2730.7},
+                                                    {"6-before-the-wait", 2730.7}};
+  for (const auto& rung : CountedProduct::ladder().subspan(1)) {
+    CAPTURE(rung.name);
+    const auto requests = static_cast<double>(CountedProduct::count(rung).shared_requests);
+    CHECK(CountedProduct::kProducts / requests == doctest::Approx(promises.at(rung.name)).epsilon(1e-3));
+  }
+}

@@ -45,6 +45,36 @@ struct Wholes {
   std::mt19937 random_{1};
 };
 
+/// Whole tiles of 32 and 64, and what is beyond them. 300 inputs are more than a ring of four turns holds.
+struct ProductSize {
+  int rows, n_in, n_out;
+};
+inline const std::vector<ProductSize> kOddProducts = {{1, 1, 1},    {2, 31, 3},    {5, 33, 65},
+                                                      {64, 64, 64}, {17, 100, 63}, {65, 129, 66},
+                                                      {7, 300, 9},  {1, 513, 33}};
+
+/// Whole numbers as above, for several rows of x.
+struct WholeRows {
+  explicit WholeRows(const ProductSize& size) : n_in_(static_cast<std::size_t>(size.n_in)) {
+    const Wholes all(size.n_in, size.rows + size.n_out);
+    const auto middle = all.w.begin() + size.rows * size.n_in;
+    x.assign(all.w.begin(), middle);
+    w.assign(middle, all.w.end());
+  }
+
+  double product(std::size_t r, std::size_t o) const {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n_in_; ++i)
+      sum += static_cast<double>(x[r * n_in_ + i]) * static_cast<double>(w[o * n_in_ + i]);
+    return sum;
+  }
+
+  std::vector<float> x, w;
+
+ private:
+  std::size_t n_in_;
+};
+
 struct RowSize {
   int rows, width;
 };

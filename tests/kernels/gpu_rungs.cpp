@@ -9,6 +9,7 @@
 #include "kernels/rungs/cuda/attention/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
+#include "kernels/rungs/cuda/product/prepared.h"
 #include "kernels/rungs/cuda/softmax/prepared.h"
 #include "tests/kernels/gpu_rung_cases.h"
 
@@ -220,6 +221,61 @@ TEST_CASE("every attention on a GPU is the formula, in odd sizes and with weight
   });
 }
 
+TEST_CASE("every product of prefill on a GPU multiplies whole numbers exactly, in odd sizes") {
+  on_every_gpu([] {
+    for (const gpu_product::ProductRung& rung : gpu_product::ladder()) {
+      for (const ProductSize& size : kOddProducts) {
+        CAPTURE(rung.name);
+        CAPTURE(size.rows);
+        CAPTURE(size.n_in);
+        CAPTURE(size.n_out);
+        const WholeRows numbers(size);
+        gpu_product::Prepared prepared(rung, size.rows, size.n_in, size.n_out, numbers.w.data(),
+                                       numbers.x.data());
+        for (int time = 0; time < (size.rows < 17 ? 2 : 1); ++time) {
+          prepared.run_after_kernel();
+          const std::vector<float> y = prepared.result();
+          const auto n_out = static_cast<std::size_t>(size.n_out);
+          REQUIRE(y.size() == static_cast<std::size_t>(size.rows) * n_out + 1);
+          std::size_t i = 0;
+          while (i + 1 < y.size() && static_cast<double>(y[i]) == numbers.product(i / n_out, i % n_out)) ++i;
+          CHECK(i + 1 == y.size());  // i is the first that differs
+          CHECK(y.back() == 0.5f);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("every product of prefill on a GPU rounds as finely as its type") {
+  on_every_gpu([] {
+    constexpr int kRows = 3, kIn = 500, kOut = 40;
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(std::size_t{kIn} * kRows), w(std::size_t{kIn} * kOut);
+    for (float& value : x) value = normal(random);
+    for (float& value : w) value = normal(random);
+    for (const gpu_product::ProductRung& rung : gpu_product::ladder()) {
+      CAPTURE(rung.name);
+      gpu_product::Prepared prepared(rung, kRows, kIn, kOut, w.data(), x.data());
+      prepared.run_after_kernel();
+      const std::vector<float> y = prepared.result();
+      double squares = 0.0, size = 0.0;
+      for (std::size_t i = 0; i + 1 < y.size(); ++i) {
+        double sum = 0.0;
+        for (std::size_t k = 0; k < kIn; ++k)
+          sum += static_cast<double>(x[i / kOut * kIn + k]) * static_cast<double>(w[i % kOut * kIn + k]);
+        squares += std::pow(static_cast<double>(y[i]) - sum, 2.0);
+        size += sum * sum;
+      }
+      const bool rounds = rung.stored == gpu_product::Stored::kBFloat16;
+      const double error = std::sqrt(squares / size);
+      CHECK(error < (rounds ? 0.004 : 1e-6));  // both factors have 8 bits
+      if (rounds) CHECK(error > 0.001);
+    }
+  });
+}
+
 TEST_CASE("the rungs on a GPU are numbered in order") {
   const auto check = [](const auto& rungs) {
     int number = 1;
@@ -229,4 +285,5 @@ TEST_CASE("the rungs on a GPU are numbered in order") {
   check(gpu_layer_norm::ladder());
   check(gpu_softmax::ladder());
   check(gpu_attention::ladder());
+  check(gpu_product::ladder());
 }

@@ -1,4 +1,4 @@
-// The ladder of attention of one token on a GPU, a file a rung: for each head, out = softmax(q Kᵀ / √d) V
+// The ladder of attention of one token on a GPU, a file a rung. For each head, out = softmax(q Kᵀ / √d) V
 // over all positions of its text (Vaswani et al. 2017, section 3.2.1).
 #pragma once
 
@@ -12,9 +12,10 @@ namespace staircase::rungs::gpu_attention {
 
 using namespace cuda;
 
-/// Threads of a block; the most positions of rungs that keep all scores of a head in shared memory; the most
-/// query heads that share a head of keys; the most blocks that share the keys of a head.
-constexpr int kThreads = 128, kMostPositions = 8192, kMostHeads = 8, kMostSplits = 32;
+constexpr int kThreads = 128;         ///< of a block
+constexpr int kMostPositions = 8192;  ///< of rungs that keep all scores of a head in shared memory
+constexpr int kMostHeads = 8;         ///< of queries that share a head of keys
+constexpr int kMostSplits = 32;       ///< blocks that share the keys of a head
 
 /// What a part of the keys adds up to: its largest score, and the sum of exp(score - largest).
 struct Part {

@@ -1,0 +1,57 @@
+// Tensor cores multiply small matrices that are spread over the registers of a warp. They take 16 bits, so a
+// first kernel rounds x to bfloat16. The sums stay in float32.
+#include "kernels/rungs/cuda/product/product.cuh"
+
+namespace staircase::rungs::gpu_product {
+namespace {
+
+/// sums += the products of two tiles that belong to the warp. A tensor core multiplies 16 rows by 8 outputs
+/// and adds up 16 products for each, in one instruction.
+__device__ void multiply_tiles(const Tile& xs, const Tile& ws, Sums& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int c = 0; c < 4; c += 2) {  // pieces of 8 columns, two for an instruction
+    unsigned a[2][4], b[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      ldmatrix_x4<false>(a[i], xs.piece(warp / 2 * 32 + i * 16 + lane % 16, c + lane / 16));
+      ldmatrix_x4<false>(b[i], ws.piece(warp % 2 * 32 + i * 16 + lane / 16 * 8 + lane % 8, c + lane / 8 % 2));
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        mma_m16n8k16<__nv_bfloat16>(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+    }
+  }
+}
+
+__global__ void multiply(Product p) {
+  __shared__ Tile xs, ws;
+  const int thread = static_cast<int>(threadIdx.x), row = thread / 4, c = thread % 4;
+  const int first_row = static_cast<int>(blockIdx.y) * kTile, first = static_cast<int>(blockIdx.x) * kTile;
+  Sums sums = {};
+  for (int k = 0; k < p.stride; k += kDepth) {
+    for (int r = row; r < kTile; r += kThreads / 4) {
+      *xs.piece(r, c) = *reinterpret_cast<const uint4*>(p.rounded_row(first_row + r) + k + c * 8);
+      *ws.piece(r, c) = *reinterpret_cast<const uint4*>(p.row_of_w<std::uint16_t>(first + r) + k + c * 8);
+    }
+    __syncthreads();
+    multiply_tiles(xs, ws, sums);
+    __syncthreads();
+  }
+  store_sums(p, sums);
+}
+
+void start(const Product& p, Stream stream) {
+  round_x(p, stream);
+  const dim3 grid(blocks(divide_up(p.n_out, kTile)), blocks(divide_up(p.rows, kTile)));
+  launch("a rung was started", stream, grid, kThreads, 0, multiply, p);
+}
+
+}  // namespace
+
+constexpr ProductRung kTensorCores{"4-tensor-cores", "matrices of 16 bits, 2,048 products an instruction",
+                                   Stored::kBFloat16, start};
+
+}  // namespace staircase::rungs::gpu_product
