@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 
 from support import BUILD, ROOT, Scratch, call
 
@@ -41,6 +42,21 @@ class Tasks(Scratch):
                     self.assertNotIn(line.strip() if len(line) > 30 else "\0", page)
                 for target in re.findall(r"\]\((?!https?:)([^)#]+)", page):
                     self.assertTrue((rung.folder / target).resolve().exists(), target)
+
+    def test_the_page_of_a_task_names_its_own_commands_and_the_rung_below(self):
+        for rung in TASKS:
+            with self.subTest(rung.full_name):
+                number = int(rung.file.name.split("_")[0])
+                below, = rung.file.parent.glob(f"{number - 1}_*{rung.file.suffix}")
+                page = rungs.readme(rung, rung.folder)
+                self.assertEqual(re.findall(r"^    (tools/step .*)$", page, re.MULTILINE),
+                                 [f"tools/step check {rung.ladder.name}/{number}", f"tools/step practice {rung.ladder.name}/{number} --solution"])
+                (name, target), = re.findall(r"Those of the rung below, \[`([^`]+)`\]\(([^)]+)\)", page)
+                self.assertEqual((name, (rung.folder / target).resolve()), (below.name, below))
+                self.assertIn(f"The check compares with {rung.ladder.rungs[0].name} in odd sizes", page)
+                ladder_page, = re.findall(r"\[The page of the ladder\]\(([^)]+)\)", page)
+                self.assertIn(f"/{rung.file.name})", (rung.folder / ladder_page).resolve().read_text(encoding="utf-8"))
+                self.assertIn("\n    tools/step check '/a b'\n", rungs.readme(rung, Path("/a b")))
 
     def test_a_ladder_shows_its_rungs(self):
         said = self.step("practice", "matvec")

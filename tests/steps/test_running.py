@@ -4,6 +4,7 @@ events of a test program; the messages are those that GCC, Clang, ld and the san
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import textwrap
@@ -220,6 +221,18 @@ class Compiling(unittest.TestCase):
         self.assertNotIn("-fsanitize", text)
         self.assertNotIn("/other", text)  # the program is the learner's
         self.assertIn('STAIRCASE_STEP_PROGRAM="build/program"', text)
+        for product in "test", "program":
+            compile_rule, link_rule, build_object, build_product = re.search(
+                rf"rule compile-{product}\n  command = (.*)\n(?:  dep.*\n)+rule link-{product}\n  command = (.*)\n(build .*)\n(build .*)\n", text).groups()
+            self.assertIn(f" -I{compiling.LIBRARY} ", compile_rule)
+            self.assertTrue(compile_rule.endswith(" -MD -MF $out.d -o $out -c $in 2>$out.log"), compile_rule)
+            self.assertIn(f"-o $out $in {self.build}/lib{product}.a {self.build}/libb.a -lm /usr/x.a 2>$out.log", link_rule)
+            source = {"test": "test.cpp", "program": "main.cpp"}[product]
+            self.assertEqual(build_object, f"build build/{product}.o: compile-{product} {source}")
+            # What the project has built anew is linked again.
+            given, _, libraries = build_product.partition(" | ")
+            self.assertEqual(given, f"build build/{product}: link-{product} build/{product}.o")
+            self.assertLessEqual({f"{self.build}/lib{product}.a", f"{self.build}/libb.a"}, set(libraries.split()))
         (self.path / "build/test").touch()
         self.compile(sanitize=True, jobs=3)
         self.assertEqual(self.calls[3][3:5], ["-j", "3"])
