@@ -6,6 +6,7 @@ import pty
 import re
 import shutil
 import subprocess
+import sys
 import types
 import unittest
 from pathlib import Path
@@ -152,6 +153,10 @@ class Show(Scratch):
         for redirection, reason in {">&-": "standard output is closed", ">/dev/full": "No space left on device"}.items():
             done = subprocess.run(f"tools/step diff 2 {redirection}", shell=True, cwd=self.root, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (1, f"tools/step: {reason}.\n"))
+
+    def test_a_program_that_is_missing_is_named_with_what_brings_it(self):
+        done = subprocess.run([sys.executable, self.root / "tools/step", "diff", "2"], capture_output=True, text=True, env={"PATH": str(self.folder)})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "tools/step: git is missing; tools/setup installs it.\n"))
 
     def test_help(self):
         for command in ("list", "diff", "practice", "check", "watch", "next", "answer", "history", "climb"):
