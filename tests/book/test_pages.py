@@ -7,6 +7,7 @@ import unittest
 from support import ROOT
 from step_commands import hunks, series
 
+import build
 from pages import map, playground, terminal
 
 try:
@@ -80,6 +81,34 @@ class Drawing(unittest.TestCase):
                 self.assertEqual(after.branch(), before.branch())
         together = [step for flight in flights for step in flight] + [step for step in STEPS if step.detour]
         self.assertEqual(sorted((step.number for step in together), key=int), [step.number for step in STEPS])
+
+
+class Finished(unittest.TestCase):
+    """What becomes of the pages that Sphinx and Furo have written."""
+
+    def test_a_first_link_leads_past_the_sidebar(self):
+        page = build.with_skip_link('<head></head>\n<body class="x">\n<aside>a</aside><article role="main">text</article><body></body>')
+        self.assertRegex(page, r'^<head></head>\n<body class="x">\n<a class="skip-to-content" href="#[\w-]+">Skip to content</a>\n<aside>')
+        target, = re.findall(r'href="#([^"]+)"', page)
+        self.assertEqual(page.count(f'<article role="main" id="{target}" tabindex="-1">text'), 1)
+        self.assertEqual(build.with_skip_link(page), page)  # a newer Furo's own
+        self.assertEqual(build.with_skip_link("<body><article>x</article>"), "<body><article>x</article>")
+
+    def test_landmarks_have_names_and_empty_headers_are_cells(self):
+        page = build.accessible('<aside class="sidebar-drawer"><aside class="toc-drawer no-toc"><div class="content-icon-container">'
+                                '<label class="overlay toc-overlay" for="x"><table><th class="head" a="b"><p> </p></th><th class="head"></th>'
+                                '<th class="head"><p>word</p></th></table>')
+        self.assertEqual(page, '<aside aria-label="All pages and search" class="sidebar-drawer"><aside aria-label="Contents" class="toc-drawer no-toc">'
+                         '<div role="region" aria-label="Display" class="content-icon-container">'
+                         '<label aria-hidden="true" class="overlay toc-overlay" for="x"><table><td a="b"></td><td></td>'
+                         '<th class="head"><p>word</p></th></table>')
+
+    def test_the_text_keeps_its_blanks_and_what_is_around_it_loses_them(self):
+        for inside in ("<article>\n  a <!-- b -->\n\n  c</article>\n <article>\n  d</article>", "<pre>\n  a <!-- b -->\n</pre>"):
+            page = build.without_indentation(f'<nav>\n   <!-- of\na template -->\n  x  y\n\n</nav>\n{inside}\n  <!-- z -->\n <p>\n')
+            self.assertEqual(page, f"<nav>\nx  y\n</nav>\n{inside}\n<p>\n")
+        self.assertEqual(build.without_indentation('<p>\n  x</p><span class="w">  </span>'), "<p>\n  x</p>  ")
+        self.assertEqual(build.without_indentation('<pre>a<span class="w">\n </span><b>c</b></pre>'), "<pre>a\n <b>c</b></pre>")
 
 
 class Terminals(unittest.TestCase):
