@@ -522,6 +522,21 @@ class CompilersMessages(unittest.TestCase):
         self.assertEqual(whose, "test.cpp does not fit your code")
         self.assertEqual(self.told(("error", "main.cpp", 1, "x"))[1], "main.cpp does not fit your code")
 
+    def test_the_outline_s_place_of_a_name_is_that_of_its_class_or_else_of_any(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name, text in {"a.h": "class Row {\n public:\n  int ids() const { return 1; }\n  int count = 0;\n};\n",
+                           "b.h": "struct Text {\n  int ids();\n  void add(int token) { last = token; }\n  int last;\n};\ninline int ids(int row) {\n  return row;\n}\n",
+                           "main.cpp": "int only_here() { return 1; }\n"}.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        step = SimpleNamespace(lesson=lambda: {path.name: path for path in sorted(folder.iterdir())})
+        for message, place in (("no member named 'ids' in 'Row'", "a.h: int ids() const"), ("no member named 'ids' in 'Text'", "b.h"),
+                               ("no member named 'add' in 'Other'", "b.h: void add(int token)"), ("'add' was not declared in this scope", "b.h: void add(int token)"),
+                               ("no member named 'count' in 'Row'", "a.h"), ("'last' was not declared in this scope", "b.h"),
+                               ("'only_here' was not declared in this scope", None)):
+            with self.subTest(message):
+                (_, line), _ = compiling.told([compiling.Diagnostic("error", "test.cpp", 1, message, [])], step)
+                self.assertEqual(line.partition("test.cpp:1")[2], f"; the outline has it in {place}" if place else "")
+
     def test_other_errors_of_the_checks_are_told_if_nothing_else_is(self):
         others = [("error", "test.cpp", line, "cannot convert") for line in range(1, 6)]
         lines, _ = self.told(*others)
