@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from support import Limited, load, run
+from support import ROOT, Limited, load, run
 
 check = load("gpu-check")
 
@@ -237,6 +238,9 @@ class Sanitizer(StandIns):
 
 
 class RanksOnGpus(StandIns):
+    # The steps whose tests start them with mpirun.
+    ONE, TWO = sorted({name for file in (ROOT / "tests/parallel").glob("test_*.py")
+                       for name in re.findall(r"\b\d\d+-[a-z]+-parallel\b", file.read_text(encoding="utf-8"))})
     STEP = """#!/bin/sh
 echo "it computes" >&2
 echo '{"sequences": [{"token_ids": [1, '${RANKS:-2}']}]}'
@@ -251,7 +255,7 @@ esac
 """
 
     def result(self, gpus="0,1", end="sleep 0.2; echo 'error: rank 1 is lost' >&2", before="", minutes=0.2):
-        for name in ("97-one", "98-two", "99-other"):
+        for name in (self.ONE, self.TWO, "01-other"):
             self.program(f"steps/{name}", self.STEP)
         self.program("mpirun", self.MPIRUN % (end, before))
         with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": gpus}):
@@ -260,15 +264,30 @@ esac
     def test_they_pass_or_are_named(self):
         self.assertEqual(self.result(), "passed")
         self.assertEqual(self.result(before="RANKS=3"),
-                         "FAILED: 97-one (another text than on one GPU), 98-two (another text than on one GPU)")
+                         f"FAILED: {self.ONE} (another text than on one GPU), {self.TWO} (another text than on one GPU)")
         self.assertEqual(self.result(before="echo 'error: so it goes.'; exit 1;"), "FAILED: error: so it goes")
+        for name in self.ONE, self.TWO:
+            self.assertTrue((ROOT / "steps" / name).is_dir(), name)
 
     def test_ranks_that_stay_or_say_nothing_have_failed(self):
         self.assertEqual(self.result(end="sleep 20", minutes=0.02), "FAILED: two ranks, of which one got SIGKILL, did not end")
         for end in ("exit 0", "true"):
             self.assertEqual(self.result(end=end),
-                             "FAILED: 97-one (0 errors after SIGKILL), 97-one (0 errors after SIGSTOP), "
-                             "98-two (0 errors after SIGKILL), 98-two (0 errors after SIGSTOP)")
+                             f"FAILED: {self.ONE} (0 errors after SIGKILL), {self.ONE} (0 errors after SIGSTOP), "
+                             f"{self.TWO} (0 errors after SIGKILL), {self.TWO} (0 errors after SIGSTOP)")
+
+    def test_the_second_rank_gets_the_signal_and_the_first_lives_on(self):
+        # Of two processes that sleep, one must be left that is not stopped: the first.
+        state = "kill -0 $first && case $(cut -d' ' -f3 /proc/$first/stat) in T) exit 1;; esac; "
+        with mock.patch.object(self, "MPIRUN", """#!/bin/sh
+shift 2
+case "$*" in *450*)
+  sleep 2 >/dev/null 2>&1 & first=$!; sleep 2 >/dev/null 2>&1 &
+  sleep 0.3; printf A; %s; exit 1;;
+esac
+%s exec "$@"
+"""):
+            self.assertEqual(self.result(end=f"sleep 0.2; {state}echo 'error: rank 1 is lost' >&2"), "passed")
 
     def test_fewer_than_two_gpus_or_no_mpirun_are_told(self):
         self.assertEqual(self.result(gpus="0"), "not run: it needs two GPUs")
