@@ -737,7 +737,11 @@ class Refusals(unittest.TestCase):
     def test_it_builds_when_nothing_is_wrong(self):
         done = run_build("site", self.site, root=self.root)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue((self.site / "steps/02-eos-handling/index.html").is_file())
+        for page in ("index", "steps/02-eos-handling/index", "steps/02-eos-handling/folder", "compare", "search"):
+            self.assertTrue((self.site / f"{page}.html").is_file(), page)
+        self.assertEqual(list(self.site.rglob("README.html")), [])
+        self.assertIn("search-index.js", (self.site / "search.html").read_text(encoding="utf-8"))
+        self.assertFalse((self.site / "searchindex.js").exists(), "the search is our own")
 
     def test_pages_link_to_the_repository_where_its_address_is_known(self):
         def links():

@@ -476,6 +476,11 @@ class CompilersMessages(unittest.TestCase):
                  for kind, file in (("warning", "a.h"), ("error", "b.h"), ("warning", "../common/c.h"), ("warning", "/usr/d.h"))]
         self.assertEqual(compiling.warnings(found), ["warning, a.h:3: wrong", "  3 | x"])
 
+    def test_only_a_warning_lets_a_program_run(self):
+        self.assertEqual({kind: compiling.Diagnostic(kind, "a.h", 1, "x", []).is_error for kind in ("warning", "error", "fatal error")},
+                         {"warning": False, "error": True, "fatal error": True})
+        self.assertEqual([compiling.Diagnostic("error", "a.h", line, "x", []).place() for line in (7, None)], ["a.h:7", "a.h"])
+
     def test_what_two_programs_include_is_told_once(self):
         def one(kind, file, line, message):
             return compiling.Diagnostic(kind, file, line, message, [])
