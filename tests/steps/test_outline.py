@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from support import Scratch, series  # noqa: F401  (support makes step_commands known)
-from step_commands.outline import YOUR_TURN, Header, add_include, changed_names, outline, with_sentences
+from step_commands.outline import YOUR_TURN, Header, add_include, changed_names, flat, normal, outline, with_sentences
 
 HEAD = """// What it is for.
 #pragma once
@@ -302,6 +302,23 @@ extern "C" { int last(); }
         self.assertEqual(header.declared[("Row",), "b_"], {"int"})
         self.assertEqual([(function.title(), function.body_text()) for function in header.functions],
                          [("Row::Row", ": a_{a}, b_(a) {}"), ("third", "{ return row.size(); }")])
+
+    def test_what_is_in_brackets_is_no_part_of_a_declaration(self):
+        for code, left in (("void f(std::function<void(int)> g, int h(int))", "void f()"), ("a(b(c)) d[(1)] {e()} f", "a()  d f"),
+                           ("std::map<int, std::vector<(2)>> m", "std::map m"), ("if (a < b) c", "if () c"), ("x < (y)", "x < ()"),
+                           ("template <class T> T f(T (*g)(int))", "template T f()"), ("bool operator()(int a) const", "bool operator() const"),
+                           ("bool operator<(const A& b)", "bool operator()"), ("A& operator[](int i)", "A& operator()")):
+            self.assertEqual(" ".join(flat(code).split()), " ".join(left.split()), code)
+
+    def test_the_word_inline_changes_nothing_and_names_keep_it(self):
+        self.assertEqual(normal("inline  int\nf(bool is_inline, int inline_count,\n  int inlined)"), "int f(bool is_inline, int inline_count, int inlined)")
+        self.assertEqual(normal("static inline int x"), normal("inline static  int x"))
+
+    def test_a_constructor_may_initialise_members_and_bases_in_braces(self):
+        for members in ("a_{1}", "Base<int>{1}, a_(2)", "a_(1), b_ {2}", "std::vector<int>{1, 2}"):
+            header = Header(f"class A : Base<int> {{\n  A(int x) : {members} {{\n    go(x);\n  }}\n  int f() {{\n    return 1;\n  }}\n}};\n")
+            self.assertEqual([function.name for function in header.functions], ["A", "f"], members)
+            self.assertEqual("".join(header.functions[0].body_text().split()), f":{members}{{go(x);}}".replace(" ", ""))
 
     def test_a_type_with_an_alignment_is_no_function(self):
         for words in ("struct alignas(16) Part", "alignas(16) struct Part", "class alignas(float4) Part"):
