@@ -35,10 +35,10 @@ class Commands(Limited):
         missing, count = set(), 0
         for file in files:
             text = file.read_text(encoding="utf-8")
-            for found in re.finditer(r"(?<![\w./{}$*<>-])(docs|tools|common|kernels|tests|bench|playground)/[\w./-]*\w\.(py|h|cpp|cu|md|json|txt|svg)\b", text):
+            for found in re.finditer(r"(?<![\w./{}$*<>-])(docs|tools|common|kernels|tests|bench|playground)/([\w./-]*\w\.(py|h|cpp|cu|md|json|txt|svg)\b|[\w-]+/(?![\w<{*$.\[\"']))", text):
                 if not re.search(r"[A-Z]{4}", found[0]):
                     count += 1
-                    if not (ROOT / found[0]).is_file() and not (file.parent / found[0]).is_file():
+                    if not (ROOT / found[0]).exists() and not (file.parent / found[0]).exists():
                         missing.add((str(file.relative_to(ROOT)), found[0]))
         self.assertEqual(missing, set())
         self.assertGreater(count, 1000)

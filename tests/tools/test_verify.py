@@ -198,6 +198,19 @@ class Verify(Limited):
                 _, lines = verify_here(self.folder)
             self.assertTrue(lines["numbers"].startswith(words), lines)
 
+    def test_a_tensor_that_is_read_in_parts_is_judged_as_a_whole(self):
+        size = len(read_safetensors(self.weights)["wte.weight"][2]) // 2
+        for part in (1 << 10, 1 << 16, size - 1, size, size + 1):
+            with mock.patch.object(VERIFY, "CHUNK", part):
+                status, lines = verify_here(self.folder)
+                self.assertEqual(status, 0, lines)
+                self.assertTrue(lines["sums"].startswith("ok"), lines)  # of the first part alone they would be others
+        for index in (12345, size - 1):
+            self.spoil("wte.weight", index, float("inf"))
+            with mock.patch.object(VERIFY, "CHUNK", 1 << 16):
+                self.assertIn(f"wte.weight has inf at element {index};", verify_here(self.folder)[1]["numbers"])
+            self.spoil("wte.weight", index, 0.0)
+
     def test_infinity(self):
         self.spoil("h.0.ln_1.bias", 3, float("-inf"))
         self.assert_fails("numbers", "h.0.ln_1.bias", "inf", "element 3")
@@ -768,6 +781,9 @@ class VerifyGguf(Limited):
                     content = content[:at + 8] + struct.pack("<f", value) + content[at + 12:]
                 self.file.write_bytes(content)
                 self.assert_fails("numbers", "NaN or infinite in the million from 0 on", file=self.file)
+                for part, begin in ((3, 0), (2, 2), (1, 2)) if "norm" in name else ():
+                    with mock.patch.object(VERIFY, "CHUNK", part):
+                        self.assertIn(f"{name} has a number that is NaN or infinite in the million from {begin} on;", verify_here(self.file)[1]["numbers"])
 
     def test_tensors_that_are_missing_or_of_another_shape(self):
         del self.tensors["blk.0.ffn_up.weight"]
