@@ -23,7 +23,7 @@ struct GenerationOptions {
 };
 
 /// {"prefill_ms": [..], "prompt_ms": .., "decode_tokens_per_s": .., "batch_tokens_per_s": ..,
-/// "token_ids": [..], "gaps": [..]}; "prompt_ms" is the time until the first token after "decode", and a gap
+/// "token_ids": [..], "gaps": [..]}. "prompt_ms" is the time until the first token after "decode". A gap is
 /// the distance between the chosen logit and the next one, which tells a near-tie from a mistake.
 nlohmann::json measure_generation(const GenerationOptions& options);
 

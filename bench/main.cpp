@@ -39,7 +39,7 @@ struct Options {
               draft_folder, ladder, json_file, tuning_file;
   std::vector<std::string> shapes, dtypes;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
-  int needles = 3;
+  int needles = 2;
   std::vector<int> batches, contexts, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
 };

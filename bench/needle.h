@@ -16,7 +16,7 @@ struct NeedleOptions {
   DType dtype = DType::kBFloat16;
   int threads = 1;
   std::vector<int> contexts;  ///< tokens of hay
-  int needles = 3;            ///< numbers that are hidden at each depth
+  int needles = 2;            ///< numbers that are hidden at each depth
 };
 
 /// Hides "The magic number of the miller is 48151." among the paragraphs, from their beginning (depth 0) to

@@ -181,9 +181,9 @@ def read_peers_file(setting, threads, left_out):
     `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
     in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), prompt_ms
     (the time until the first token before decoding), tokens and prefill_token. Later commands add only values that
-    earlier ones did not print. {prompts} is a text file in the format of write_prompts (with --decode-only, or several
-    contexts, a single line), {threads} the number of threads, {clock} "wall", or "cpu" for processor time, and {cache}
-    our type to keep keys and values in, or "default".
+    earlier ones did not print. {prompts} is a text file in the format of write_prompts, with a single line for
+    --decode-only and for several contexts. {threads} is the number of threads, and {clock} "wall", or "cpu" for
+    processor time. {cache} is our type to keep keys and values in, or "default".
     `left_out` records engines that cannot be prepared, or that lack such a clock or cannot choose the cache's type.
     """
     folder = os.environ.get("PEERS_DIR")

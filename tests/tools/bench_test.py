@@ -632,7 +632,7 @@ class Masks(unittest.TestCase):
 
 
 class Needle(unittest.TestCase):
-    """A sentence in a long text. The small model does not find it; where it is hidden, and what is asked, can be checked."""
+    """A sentence in a long text. The small model does not find it, but where it is hidden can be checked."""
 
     @classmethod
     def setUpClass(cls):
