@@ -1007,6 +1007,36 @@ class Understood(unittest.TestCase):
             self.assertEqual(end.exception.code, status)
         self.assertIsNone(self.tool.run_command("true"))
 
+    def test_documents_that_are_judged_wrongly_are_told_with_both_verdicts(self):
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(self.tool, "BUILD", Path(name)), \
+                mock.patch.object(self.tool, "run_program") as program, mock.patch.object(self.tool, "warn_if_busy"), \
+                contextlib.redirect_stdout(io.StringIO()) as shown:
+            folder = Path(name, "schemas")
+            arguments = mock.Mock(masks=folder, share="0-f", sample=None, model="m", cpu_time=False)
+            with self.assertRaisesRegex(peers.Failure, f"^--masks {folder}: there is no such folder$"):
+                self.tool.measure_masks(arguments)
+            folder.mkdir()
+            with self.assertRaisesRegex(peers.Failure, f"^--masks {folder}: no file there has a schema and tests$"):
+                self.tool.measure_masks(arguments)
+            arguments.share = "0-7"
+            with self.assertRaisesRegex(peers.Failure, "has a schema and tests in the share 0-7$"):
+                self.tool.measure_masks(arguments)
+            arguments.share = "0-f"
+            for file in "a.json", "b.json":
+                (folder / file).write_text(json.dumps({"schema": {}, "tests": [{"valid": True, "data": 1}]}))
+            results = [{"compile_us": 1, "masks_us": [1], "wrong": wrong} for wrong in ([], [[0, True, False], [4, False, True]])]
+            program.side_effect = lambda *words: Path(name, "result.json").write_text(json.dumps(results))
+            measured = self.tool.measure_masks(arguments)
+            told = shown.getvalue().splitlines()
+            second = list(measured["results"])[1]
+            self.assertEqual(told[-2:], [f"{second}: document 0 is valid, and was refused", f"{second}: document 4 is invalid, and was accepted"])
+            self.assertEqual((measured["results"][second], measured["figures"]["files"]), (results[1], 2))
+            self.assertEqual(json.loads("\n".join(told[:-2])), measured["figures"])
+            self.assertEqual(program.call_args[0], ("masks", "--model", "m", "--schemas", Path(name, "schemas.jsonl"), "--json", Path(name, "result.json")))
+            arguments.cpu_time = True
+            self.tool.measure_masks(arguments)
+            self.assertEqual(program.call_args[0][-1], "--cpu-time")
+
     def test_commands_for_choosing_tokens_take_turns(self):
         for python, turns in (False, 1), (True, 3):
             with tempfile.TemporaryDirectory() as name, mock.patch.object(self.tool, "run_command") as command, \
