@@ -327,8 +327,8 @@ class Peers(unittest.TestCase):
         peers.chosen(self.setting, engines, {"nothing": "nothing: it failed before"})
 
     def test_an_engine_that_fails_has_its_reason_and_the_others_their_figures(self):
-        said = {"decode_tok_s": 8, "batch8_tok_s": 40, "prefill_ms": [2], "tokens": [1, 2], "prefill_token": 3}
-        part = {"decode_tokens_per_s": 16, "batch_tokens_per_s": 80, "prefill_ms": [1], "token_ids": [1, 2],
+        said = {"decode_tok_s": 8, "batch8_tok_s": 40, "prefill_ms": [2, 7, 1], "tokens": [1, 2], "prefill_token": 3}
+        part = {"decode_tokens_per_s": 16, "batch_tokens_per_s": 80, "prefill_ms": [0.5, 1, 9], "token_ids": [1, 2],
                 "prefill_token": 3, "prefill_gap": 1.0, "gaps": [1.0, 1.0]}
         ours = ["bash", "-c", f"echo '{json.dumps(part)}' > {self.folder}/peers/result.json"]
         engines = [peers.Engine("Staircase, float32", "float32", [ours], {}, True),
@@ -342,6 +342,7 @@ class Peers(unittest.TestCase):
             result = peers.compare_with_threads(self.setting, 2, "prompts", 512)
         self.assertIn("left out: broken, q8_0 failed (out of luck)", shown.getvalue())
         self.assertEqual(result["engines"]["other, q8_0"]["decode_tokens_per_s"], [8, 8])
+        self.assertEqual(result["engines"]["other, q8_0"]["prefill_ms"], [2, 2])  # the median of each round's
         self.assertEqual(result["engines"]["transformers, float32"]["decode_tokens_per_s"], [])
         self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
         self.assertEqual(result["leads"], {"8 bits": {key: {"ours": "Staircase, int8", "peer": "other, q8_0", "lead": 2.0}

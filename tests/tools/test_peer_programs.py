@@ -263,8 +263,34 @@ class Programs(Limited):
             module.main()
         self.assertEqual(engines.pop(), ("from", "to", "float32", True))
 
-    def test_openvino_computes_in_the_type_that_is_asked_for(self):
-        given = []
+    def openvino(self):
+        """(the program, what its engine was given). The engine's model takes three of the four inputs, and its state
+        follows the positions."""
+        test, given = self, []
+
+        class Numbers(Array):
+            def astype(self, _):
+                return self
+
+            def argmax(self, axis):
+                return Numbers([row.index(max(row)) for row in self.rows])
+
+            def __getitem__(self, at):
+                found = [[one] for one in self.rows] if at == (slice(None), None) else Array.__getitem__(self, at).rows
+                return Numbers(found) if isinstance(found, list) else found
+
+        class Request:
+            def reset_state(self):
+                self.length = 0
+
+            def infer(self, inputs, share_inputs, share_outputs):
+                tokens, places = inputs["input_ids"].tolist(), inputs["position_ids"].tolist()
+                test.assertEqual(sorted(inputs), ["attention_mask", "input_ids", "position_ids"])  # beam_idx is none of this model's
+                test.assertEqual(places, [list(range(self.length, self.length + len(row))) for row in tokens])
+                self.length += len(tokens[0])
+                test.assertEqual(inputs["attention_mask"].tolist(), [[1] * self.length for _ in tokens])
+                test.now += FIRST if len(tokens[0]) > 1 else LATER
+                return {"logits": Numbers([[[float(n == (token + 1) % VOCABULARY) for n in range(VOCABULARY)] for token in row] for row in tokens])}
 
         class Core:
             def read_model(self, file):
@@ -272,17 +298,55 @@ class Programs(Limited):
 
             def compile_model(self, model, device, settings):
                 given.append((model, device, settings))
+                inputs = [SimpleNamespace(names={name}) for name in ("input_ids", "attention_mask", "position_ids")]
+                return SimpleNamespace(create_infer_request=Request, inputs=inputs)
 
         openvino, numpy = ModuleType("openvino"), ModuleType("numpy")
-        openvino.__dict__.update(Core=Core, opset13=None)
+        openvino.__dict__.update(Core=Core, opset13=None, get_version=lambda: "2025.3.0-19807-abc",
+                                 save_model=lambda model, file, compress_to_fp16: given.append((model, file, compress_to_fp16)))
+        numpy.__dict__.update(int64=None, int32=None, array=lambda rows, dtype=None: Numbers(rows), ones=lambda shape, _: Numbers([[1] * shape[1] for _ in range(shape[0])]),
+                              arange=lambda *ends, dtype: Numbers(list(range(*ends))), tile=lambda row, times: Numbers([row.tolist()] * times[0]))
         self.enterContext(mock.patch.dict(sys.modules, openvino=openvino, numpy=numpy))
-        module = self.program("peer_openvino")
+        return self.program("peer_openvino"), given
+
+    def test_openvino_computes_in_the_type_that_is_asked_for(self):
+        module, given = self.openvino()
         for dtype, computed, kept, more in (("float32", "f32", "f32", {}), ("bfloat16", "bf16", "bf16", {}),
                                             ("int8", "f32", "bf16", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32})):
             module.compiled(SimpleNamespace(dtype=dtype, threads=3, model="m"))
             self.assertEqual(given.pop(), (Path("m/openvino_model.xml"), "CPU", {
                 "INFERENCE_NUM_THREADS": 3, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": computed,
                 "KV_CACHE_PRECISION": kept, **more}))
+
+    def test_openvino_is_measured_from_the_first_token_on(self):
+        module, given = self.openvino()
+        usual = ("--model", "m", "--prompts", self.prompts(), "--threads", 3, "--new-tokens", 5)
+        self.assertEqual(self.run_main(module, *usual), {
+            "version": "OpenVINO 2025.3.0", "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8], "prefill_ms": [1000 * FIRST] * 3,
+            "prefill_token": 8, "batch_tokens_per_s": 8 / LATER})
+        self.assertEqual(given.pop()[2]["INFERENCE_NUM_THREADS"], 3)
+        self.assertEqual(self.run_main(module, *usual, "--cpu-time")["batch_tokens_per_s"], 16 / LATER)
+
+    def test_openvino_s_model_is_converted_in_its_type_and_keeps_the_last_token(self):
+        module, given = self.openvino()
+
+        class Exported:
+            @staticmethod
+            def from_pretrained(source, **options):
+                given.append((source, options))
+                return SimpleNamespace(save_pretrained=given.append)
+
+        intel = ModuleType("optimum.intel")
+        intel.__dict__.update(OVModelForCausalLM=Exported, OVWeightQuantizationConfig=lambda bits: f"{bits} bits")
+        self.enterContext(mock.patch.dict(sys.modules, {"optimum": ModuleType("optimum"), "optimum.intel": intel}))
+        self.enterContext(mock.patch.object(module, "keep_last_token", lambda model: given.append(("last token", model))))
+        for dtype, choice in ((("--dtype", "int8"), {"quantization_config": "8 bits"}), ((), {"load_in_8bit": False})):
+            given.clear()
+            with mock.patch.object(sys, "argv", ["program", "--convert", "from", "to", *dtype]):
+                module.main()
+            exported = Path("to/exported/openvino_model.xml")
+            self.assertEqual(given, [("from", {"export": True, "compile": False, **choice}), Path("to/exported"), ("last token", exported),
+                                     (exported, Path("to/openvino_model.xml"), False)])
 
     def test_every_speed_is_that_of_the_tokens_after_the_first(self):
         def generate(rows, count):
