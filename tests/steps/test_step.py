@@ -154,6 +154,15 @@ class Show(Scratch):
             done = subprocess.run(f"tools/step diff 2 {redirection}", shell=True, cwd=self.root, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (1, f"tools/step: {reason}.\n"))
 
+    def test_a_reader_that_has_seen_enough_ends_it_without_a_word(self):
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = subprocess.run([self.root / "tools/step", "list"], stdout=write, stderr=subprocess.PIPE, text=True)
+        finally:
+            os.close(write)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_program_that_is_missing_is_named_with_what_brings_it(self):
         done = subprocess.run([sys.executable, self.root / "tools/step", "diff", "2"], capture_output=True, text=True, env={"PATH": str(self.folder)})
         self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "tools/step: git is missing; tools/setup installs it.\n"))
