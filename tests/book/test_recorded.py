@@ -171,6 +171,15 @@ class Blocks(unittest.TestCase):
         self.assertEqual([(block.line, block.language, block.section, block.text) for block in page.blocks],
                          [(5, "", "S", "tools/run 01\n\nmore"), (13, "json", "S", "{}")])
 
+    def test_a_block_ends_with_the_fence_that_began_it(self):
+        fences = ("```", "````", "~~~", "~~~~", ":::", "::::")
+        for fence in fences:
+            inside = [other for other in fences if other != fence] + ["# no heading", "", "    indented"]
+            for language in ("", "cpp", " {toctree}"):
+                page = self.page("\n".join(["## S", "", fence + language, *inside, fence, "text", "    no code", "", "    code", ""]))
+                self.assertEqual([(block.line, block.language, block.section, block.lines) for block in page.blocks],
+                                 [(4, language.strip() or "text", "S", inside), (16, "", "S", ["code"])], fence + language)
+
     def test_empty_lines_belong_to_a_block_if_more_of_it_follows(self):
         for end in ("", "\n", "\n\n", "\n\n\ntext\n"):
             page = self.page("    one\n\n\n    two\n\n      three  \n" + end)
