@@ -115,6 +115,21 @@ class Terminals(unittest.TestCase):
     def test_colours_become_spans(self):
         self.assertEqual(terminal.html("\033[2mOnce\033[0m <a>\033[0m &"), '<span class="t-dim">Once</span> &lt;a&gt; &amp;')
 
+    def test_every_style_that_programs_use_has_a_class_alone_and_with_others(self):
+        codes = {"1": "bold", "2": "dim", "33": "yellow"}
+        for code, name in codes.items():
+            self.assertEqual(terminal.html(f"\033[{code}mx\033[0my"), f'<span class="t-{name}">x</span>y')
+            for other in codes.keys() - {code}:
+                self.assertEqual(terminal.html(f"\033[{code};{other}mx"), f'<span class="t-{name} t-{codes[other]}">x</span>')
+        used = set()
+        for path in [*(ROOT / "common").rglob("*.cpp"), *(ROOT / "common").rglob("*.h")]:
+            used |= set(re.findall(r"\\(?:033|x1b)\[(\d+)m", path.read_text(encoding="utf-8"))) - {"0"}
+        self.assertGreater(len(used), 3)
+        self.assertLessEqual(used, terminal.CLASSES.keys())
+        style = (ROOT / "docs/book/static/book.css").read_text(encoding="utf-8")
+        for name in terminal.CLASSES.values():
+            self.assertIn(f".t-{name} {{", style)
+
     def test_tokens_of_one_origin_are_named_once(self):
         """For those who do not see the colours; a legend explains these."""
         output = "\033[32m a\033[0m\033[32m <b>\033[0m\033[31m c\033[0m\033[32m d\033[0m\033[36m e\033[0m."

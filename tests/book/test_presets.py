@@ -71,6 +71,37 @@ class Presets(unittest.TestCase):
             ["Keep 2", "Keep 40", "Keep all"],
         )
 
+    def test_a_preset_sets_what_its_name_says(self):
+        """A number in the name is the value of an option, and the group's own one where that has a value."""
+        words = {"one": 1, "two": 2, "three": 3, "five": 5, "half": 0.5}
+        kinds = {"no", "all", "any", "usual", "without", "whole", "enough", "do", "only"}
+        group, checked = None, 0
+        for line in presets.PRESETS.strip().splitlines():
+            if not line.startswith(" "):
+                group = line
+                continue
+            name, options = re.split(r"\s{2,}", line.strip(), maxsplit=1)
+            first = name.split()[0].lower()
+            with self.subTest(group, name=name):
+                if group == "choices":
+                    counts = {"Two animals": 2, "One of three texts": 3, "Any text": 0}
+                    self.assertEqual(len(re.findall(r'--choice "', options)), counts[name])
+                elif group != "--regex":
+                    values = dict(re.findall(r"(?<!no )(?<!not )(--[\w-]+) (?!--|not? )(\S+)", options))
+                    mine = [values[group]] if values.get(group, "tales-1m") != "tales-1m" else list(values.values())
+                    number, percent = re.search(r"(\d[\d.]*)( %)?$|$", re.sub(r" (blocks|beams)$", "", name)).groups()
+                    if re.fullmatch(r"b?float\d+|int\d", name):
+                        self.assertIn(name, mine)
+                    elif number:
+                        self.assertIn(float(number) / (100 if percent else 1), [float(value) for value in mine if re.fullmatch(r"[\d.]+", value)])
+                    elif set(name.lower().split()) & words.keys():
+                        wanted, = set(name.lower().split()) & words.keys()
+                        self.assertIn(words[wanted], [float(value) for value in mine if re.fullmatch(r"[\d.]+", value)])
+                    else:
+                        continue
+                checked += 1
+        self.assertGreater(checked, 45)
+
     def test_each_preset_runs_on_the_command_of_its_page(self):
         for step, program in self.programs():
             words = shlex.split((step.command() or ["tools/run NN"])[0])[2:]

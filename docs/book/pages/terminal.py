@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-CLASSES = {"1": "bold", "2": "dim", "7": "reverse", "31": "red", "32": "green", "33": "yellow", "36": "cyan"}
+CLASSES = {"1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "36": "cyan"}
 
 # Where a token of speculative decoding comes from, by its colour; the same as in playground/playground.js.
 ORIGINS = {"t-green": ("accepted", "drafted, and kept"),
