@@ -212,6 +212,12 @@ class Blocks(unittest.TestCase):
         command, = recorded.commands(self.page("# T\n\n    time tools/run 03 --prompt A\n"))
         self.assertEqual(command.why_not, "it is about time alone")
 
+    def test_the_servers_are_those_whose_programs_include_one(self):
+        for folder in sorted((ROOT / "steps").glob("[0-9][0-9]*-*")):
+            command, = recorded.commands(self.page(f"# T\n\n    tools/run {folder.name.split('-')[0]} --port 0\n"))
+            serves = '#include "common/server/' in (folder / "main.cpp").read_text(encoding="utf-8")
+            self.assertEqual(command.why_not, "it is a server, which ends on a signal" if serves else None, folder.name)
+
     def test_progress_leaves_no_trace(self):
         self.assertEqual(recorded.on_a_terminal("one\r\n\r\033[K 1/2\r\033[K 2/2\r\033[Ktwo  \r\n\r\n"), "one\ntwo\n")
 
