@@ -100,6 +100,22 @@ class Comparing(unittest.TestCase):
             self.assertIsNotNone(recorded.difference(one, other))
         self.assertIsNotNone(recorded.difference(moved, "cache 11.0 MiB", True))
 
+    def test_every_figure_that_depends_on_a_machine_may_differ(self):
+        always = ["{} ms", "{} µs", "{} s", "{} seconds", "{} tokens/s", "{} GB/s", '"prefill_ms":{}', '"ms_per_token":{}', '"tokens_per_second":{}',
+                  '"decode_ms_p50":{}', '"decode_ms_p99":{}', '"total_ms":{}', "takes {} of the target's", "verifies {}", "speed-up {}", "formula {}",
+                  "{} (p50)", "{} (p99)", "{} (max)", "{} rows a pass"]
+        by_the_clock = ["activations {} MiB", "{} MiB copied", "{} % of their positions"]
+        whole = ["at most {} of 20 blocks", "{} % of the time", "{} preemptions", "{} of 90 tokens of texts", "{} of 90 drafts accepted"]
+        for form, one, other, moves in [*((form, "3.25", "41.5", False) for form in always), *((form, "3.25", "41.5", True) for form in by_the_clock),
+                                        *((form, "3", "41", True) for form in whole)]:
+            with self.subTest(form):
+                texts = [f"before {form.format(value)} after" for value in (one, other)]
+                self.assertIsNone(recorded.difference(*texts, True))
+                self.assertEqual(recorded.difference(*texts) is None, not moves)
+                self.assertIsNotNone(recorded.difference(f"{texts[0]} 7", f"{texts[1]} 8", True))
+        for form in ("{} tokens", "{} MiB", "{} blocks", "{} of 20 blocks", "{} rows", "{} %", '"ids":{}'):
+            self.assertIsNotNone(recorded.difference(form.format("3.25"), form.format("41.5"), True), form)
+
     def test_the_last_digit_may_differ_by_one(self):
         self.assertTrue(self.same("> \" man\"   10.5 % ████▎", "> \" man\"   10.6 % ████▍"))
         self.assertFalse(self.same("> \" man\"   10.5 % ████▎", "> \" man\"   10.8 % ████▍"))

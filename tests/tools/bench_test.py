@@ -272,7 +272,9 @@ class Peers(unittest.TestCase):
             "name": "other, float16", "dtype": "float16", "prepare": "echo {model} > {converted}",
             "commands": ["""echo noise; echo 'RESULT {{"decode_tok_s": 5, "prefill_ms": [2, 1, 3], "tokens": [7]}}'""",
                          """cat {converted}; echo 'RESULT {{"decode_tok_s": 6, "batch8_tok_s": {threads}{new_tokens}}}'"""]})
-        self.assertEqual(engine.precision, "16 bits")
+        self.assertEqual((engine.precision, engine.version), ("16 bits", ""))
+        known, = self.engines({"name": "other", "dtype": "int8", "commands": ["true"], "version": "other 1.2"})
+        self.assertEqual(known.version, "other 1.2")
         self.assertEqual(peers.run_engine(engine, self.setting, 2), {
             "decode_tokens_per_s": 5, "prefill_ms": [2, 1, 3], "token_ids": [7],
             "batch_tokens_per_s": int(f"2{peers.NEW_TOKENS}")})
