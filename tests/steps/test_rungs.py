@@ -5,10 +5,12 @@ import shutil
 import subprocess
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from support import BUILD, ROOT, Scratch, call
 
 from step_commands import rungs
+from step_commands.series import Problem
 
 TASKS = [rung for ladder in rungs.ladders().values() for rung in ladder.rungs[1:]]
 
@@ -63,6 +65,28 @@ class Tasks(Scratch):
         for rung in rungs.ladders()["matvec"].rungs:
             self.assertIn(f"  {rung.name} ", said)
             self.assertIn(rung.idea(), said)
+
+    def test_which_folder_a_name_means(self):
+        ladder, usual, mine = rungs.ladders()["matvec"], self.folder / "usual", self.folder / "mine"
+        rung = ladder.rungs[2]
+        with mock.patch.object(rung, "folder", usual), mock.patch.object(rungs, "ladders", lambda: {"matvec": ladder}):
+            self.assertEqual([rungs.find(name) for name in ("matvec/3", rung.full_name, "matvec", "06", "none/3")], [rung, rung, None, None, None])
+            with self.assertRaisesRegex(Problem, rf"^{usual} does not exist yet, or was moved; tools/step practice matvec/3 makes it\.$"):
+                rungs.called("matvec/3")
+            for folder in usual, mine:
+                folder.mkdir()
+                (folder / rungs.MARK).write_text(f"{rung.full_name}\n")
+            for name, folder, typed in (("matvec/3", usual, "matvec/3"), (rung.full_name, usual, "matvec/3"), (str(mine), mine, str(mine))):
+                found = rungs.called(name)
+                self.assertEqual((found.path, found.rung, found.file, found.called()), (folder, rung, folder / rung.file.name, typed))
+            self.assertIsNone(rungs.called("06"))
+            with mock.patch.object(rungs.Path, "cwd", lambda: mine):
+                self.assertEqual(rungs.called(None).path, mine)
+            with mock.patch.object(rungs.Path, "cwd", lambda: self.folder):
+                self.assertIsNone(rungs.called(None))
+            (mine / rungs.MARK).write_text("matvec")
+            with self.assertRaisesRegex(Problem, "no longer names a rung"):
+                rungs.called(str(mine))
 
     def test_what_cannot_be_practised_is_told_in_one_sentence(self):
         for words, said in ((("practice", "matvec/1"), "matvec/1-plain is the one that the others are compared with; begin "

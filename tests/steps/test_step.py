@@ -172,6 +172,13 @@ class Show(Scratch):
             self.assertIn(f"tools/step {command}", self.show(command, "--help"))
             self.assertIn(command, self.show("--help"))
 
+    def test_the_help_names_the_folder_that_is_made(self):
+        form = re.search(r"DIR \(default: (\S+)\)", self.show("practice", "--help"))[1]
+        self.show("practice", "2")
+        made, = self.root.glob("practice/*")
+        self.assertEqual(form.replace("NN-name", made.name), str(made.relative_to(self.root)))
+        self.assertEqual(made.name, "02-b-c")
+
     def test_nothing_is_left_behind(self):
         before = snapshot(self.root)
         for arguments in (["list"], ["diff", "2"], ["practice", "2", "--solution"]):
