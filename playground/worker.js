@@ -8,7 +8,7 @@
 const MODELS = ["tales-6m", "tales-1m"];
 // Loaded where the command line names them: they differ by one change each.
 const NAMED_MODELS = ["tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m",
-  "tales-window-1m", "tales-moe-1m"];
+  "tales-window-1m", "tales-moe-1m", "tales-gemma-1m"];
 const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
 const PATIENCE = 30; // milliseconds that text may wait for more of it
 

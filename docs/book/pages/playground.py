@@ -21,7 +21,7 @@ PAGE_SCRIPTS = ("beams.js", "rows.js", "blocks.js", "attention.js", "views.js", 
 MODELS = ("tales-1m", "tales-6m")
 # A page loads these where a command names them.
 NAMED_MODELS = ("tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m",
-                "tales-window-1m", "tales-moe-1m")
+                "tales-window-1m", "tales-moe-1m", "tales-gemma-1m")
 # A single page: no columns next to the text, and links to other pages are text.
 SINGLE_STYLE = """main { max-width: 62em; margin: 0 auto; padding: 1.5em 1.2em 4em; }
 article a:not([href]) { color: inherit; text-decoration: none; }
