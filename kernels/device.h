@@ -298,6 +298,21 @@ class Device {
   virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 
+  /// The products of several matrices with a few rows each, as of the experts of a mixture: with W of
+  /// weights[i], rows firsts[i] to firsts[i + 1] - 1 of out = epilogue(x W). firsts has one number more than
+  /// weights, all of one shape and type; x and out are as in `linear`, bit for bit.
+  virtual void linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
+                             std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const std::int64_t count = firsts[i + 1] - firsts[i];
+      Tensor rows = out.rows(firsts[i], count);
+      if (count > 0) linear(x.rows(firsts[i], count), {}, *weights[i], {}, epilogue, rows);
+    }
+  }
+
+  /// Whether it computes groups of this many rows in total faster than `linear` does one by one.
+  virtual bool joins_groups(std::int64_t /*rows*/) const { return false; }
+
   /// out[r] += Σ_k scales[k] (x[r] · down[k]) up[k] over the ranks k of the adapter of row r, which is
   /// adapters[r] or kNoAdapter (Hu et al. 2021, section 4.1). Rows of different adapters need no order. x
   /// [rows, in] has any type that operand_dtype names, adapters [rows] int32, out [rows, out] float32.

@@ -539,18 +539,36 @@ class Llama : public Network {
     device.choose_experts(mixture.scores, router_softmax_, mixture.chosen, mixture.shares);
     const ExpertRows sorted = pass.sort_by_expert(layer, mixture.chosen);
     device.gather_rows(mixture.normed, sorted.sources, mixture.inputs);
+    multiply_experts(pass, block, sorted.firsts, mixture);
+    device.combine_rows(mixture.outputs, sorted.places, mixture.shares, pass.add_once(), x);
+    pass.all_reduce(x);
+  }
+
+  /// mixture.outputs = what the experts make of mixture.inputs, whose rows are sorted.
+  void multiply_experts(const Pass& pass, const LlamaWeights::Block& block,
+                        const std::vector<std::int64_t>& firsts, Mixture& mixture) const {
+    Device& device = pass.device();
+    const std::int64_t width = pass.config().expert_inner;
+    if (device.joins_groups(mixture.inputs.dim(0))) {
+      std::vector<const Weight*> inputs, outputs;
+      for (const LlamaWeights::Block::Expert& expert : block.experts) {
+        inputs.push_back(&expert.input.weight);
+        outputs.push_back(&expert.output.weight);
+      }
+      Tensor hidden = pass.hidden(mixture.inputs, width);
+      device.linear_groups(mixture.inputs, firsts, inputs, gate_, hidden);
+      device.linear_groups(hidden, firsts, outputs, Epilogue::kStore, mixture.outputs);
+      return;
+    }
     for (std::size_t e = 0; e < block.experts.size(); ++e) {
-      const std::int64_t first = sorted.firsts[e], count = sorted.firsts[e + 1] - first;
+      const std::int64_t first = firsts[e], count = firsts[e + 1] - first;
       if (count == 0) continue;
       const LlamaWeights::Block::Expert& expert = block.experts[e];
       const Tensor inputs = mixture.inputs.rows(first, count);
-      Tensor hidden = pass.hidden(inputs, pass.config().expert_inner),
-             outputs = mixture.outputs.rows(first, count);
+      Tensor hidden = pass.hidden(inputs, width), outputs = mixture.outputs.rows(first, count);
       pass.linear(inputs, {}, expert.input, gate_, hidden);
       pass.linear(hidden, {}, expert.output, Epilogue::kStore, outputs);
     }
-    device.combine_rows(mixture.outputs, sorted.places, mixture.shares, pass.add_once(), x);
-    pass.all_reduce(x);
   }
 
   std::vector<Rotary> rotaries_;

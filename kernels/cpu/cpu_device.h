@@ -129,6 +129,10 @@ class CpuDevice final : public Device {
   void add_normalized(const Tensor& x, const Norm& norm, Tensor& out) override;
   void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
               Tensor& out) override;
+  void linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
+                     std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) override;
+  /// With few rows, starting the threads and waiting for them takes a while beside a product.
+  bool joins_groups(std::int64_t rows) const override { return rows <= kJoinedRows; }
   void add_low_rank(const Tensor& x, const Tensor& adapters, const LowRank& change, Tensor& out) override;
   void activate(const Tensor& x, Epilogue epilogue, Tensor& out) override;
   void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
@@ -148,6 +152,8 @@ class CpuDevice final : public Device {
   bool is_worth_searching(std::int64_t k, std::int64_t width) const override { return 64 * k <= width; }
 
  private:
+  static constexpr std::int64_t kJoinedRows = 32;
+
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                          std::int64_t to_first) override;
 

@@ -364,6 +364,28 @@ void CpuDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight, 
   });
 }
 
+void CpuDevice::linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
+                              std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) {
+  const Tensor operand = as_operand(x, {}, *weights[0]);
+  std::vector<std::size_t> groups;  // those with rows
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (firsts[i + 1] > firsts[i]) groups.push_back(i);
+  }
+  // The halves of panels of all matrices in one row, so that each thread is started once.
+  const std::int64_t halves = divide_up(weights[0]->out_features, kHalfPanel);
+  parallel_ranges(team_, std::ssize(groups) * halves, [&](std::int64_t first, std::int64_t last) {
+    while (first < last) {
+      const std::int64_t begin = first / halves * halves, end = std::min(last, begin + halves);
+      const std::size_t i = groups[static_cast<std::size_t>(first / halves)];
+      const std::int64_t row = firsts[i], rows = firsts[i + 1] - row;
+      HWY_DYNAMIC_DISPATCH(linear_piece)
+      (operand.rows(row, rows), *weights[i], nullptr, epilogue, out.rows(row, rows),
+       ProductPiece{{0, rows}, {first - begin, end - begin}});
+      first = end;
+    }
+  });
+}
+
 void CpuDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
   each_few_rows(x, [&](IndexRange rows) {
     for (std::int64_t r = rows.first; r < rows.last; ++r) {

@@ -65,6 +65,47 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the products of several matrices together are those of each alone, to the bit on a CPU") {
+  const std::vector<std::int64_t> firsts{0, 0, 3, 4, 4, 11};  // two matrices have no rows
+  constexpr std::size_t kIn = 128, kMatrices = 5;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+    for (const auto& [epilogue, out] :
+         {std::pair(Epilogue::kStore, std::size_t{100}), std::pair(Epilogue::kSiluGate, std::size_t{256})}) {
+      const std::size_t width = is_gated(epilogue) ? out / 2 : out;
+      const Values x = random_values(11 * kIn, 5);
+      on_every_device([&](Device& device) {
+        std::vector<Weight> weights;
+        std::vector<const Weight*> given;
+        for (std::size_t i = 0; i < kMatrices; ++i) {
+          const Values w = random_values(out * kIn, static_cast<std::uint32_t>(i));
+          weights.push_back(device.load_weight(
+              {w.data(), DType::kFloat32, static_cast<std::int64_t>(out), static_cast<std::int64_t>(kIn)},
+              WeightOrder::kOutputFirst, dtype));
+        }
+        for (const Weight& weight : weights) given.push_back(&weight);
+        const Tensor rows = upload(device, shape_of(11, kIn), x);
+        Tensor together = result_tensor(device, shape_of(11, width));
+        device.linear_groups(rows, firsts, given, epilogue, together);
+        const Values got = download(device, together);
+        for (std::size_t i = 0; i < kMatrices; ++i) {
+          const std::int64_t first = firsts[i], count = firsts[i + 1] - first;
+          if (count == 0) continue;
+          const Values own_rows(x.begin() + first * static_cast<std::int64_t>(kIn),
+                                x.begin() + (first + count) * static_cast<std::int64_t>(kIn));
+          Tensor alone = result_tensor(device, shape_of(static_cast<std::size_t>(count), width));
+          device.linear(upload(device, shape_of(static_cast<std::size_t>(count), kIn), own_rows), {},
+                        weights[i], {}, epilogue, alone);
+          const Values part(got.begin() + first * static_cast<std::int64_t>(width),
+                            got.begin() + (first + count) * static_cast<std::int64_t>(width));
+          CAPTURE(to_string(dtype));
+          CAPTURE(i);
+          CHECK(same_bits(part, download(device, alone)));
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("a router with numbers that are not finite names experts that there are, each once") {
   const Values scores{1.0f,       kNaN,       2.0f,       0.0f,        // a NaN comes last
                       kNaN,       kNaN,       kNaN,       kNaN,        //
