@@ -119,7 +119,7 @@ constexpr std::int64_t kMostLargest = 1024;
 /// The window of a layer that sees all positions.
 constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
 
-/// Neighbours in a head of an int4 cache that share a least number and a step.
+/// Numbers in a head of an int4 cache that share a least number and a step.
 constexpr std::int64_t kInt4CacheGroup = 16;
 
 /// The elements that a head takes at one position of a cache of that type. In int8 a head's keys at a
@@ -157,7 +157,8 @@ constexpr std::int64_t head_multiple(DType dtype) {
 /// step. At first `least` is the group's least number and step = (the largest - least) / 15. For the levels
 /// that these give, linear regression finds the two with the least squared error, and they are stored. Of 32
 /// neighbours, byte i has the level of number i in its lower half and that of number i + 16 in its upper one.
-/// After all levels, `least` and `step` of each group follow.
+/// The first 8 bytes are a group, and the last 8 another. After all levels, `least` and `step` of each group
+/// follow.
 struct KeysValues {
   /// [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size], where int8 and
   /// int4 have kept_size in the place of head_size.

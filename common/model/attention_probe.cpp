@@ -19,12 +19,11 @@ std::vector<float> widened_int4(std::string_view bytes) {
   const std::int64_t head_size = head_size_of(DType::kInt4, std::ssize(bytes));
   std::vector<float> values;
   for (std::int64_t i = 0; i < head_size; ++i) {
-    const std::int64_t group = i / kInt4CacheGroup;
-    const auto pair = static_cast<std::uint8_t>(
-        bytes[static_cast<std::size_t>(group / 2 * kInt4CacheGroup + i % kInt4CacheGroup)]);
+    const std::int64_t place = i / 32 * 16 + i % 16, group = place / 8;
+    const auto pair = static_cast<std::uint8_t>(bytes[static_cast<std::size_t>(place)]);
     std::uint16_t ends[2];
     std::memcpy(ends, bytes.data() + head_size / 2 + group * 4, sizeof ends);
-    const int level = group % 2 == 0 ? pair % 16 : pair / 16;
+    const int level = i % 32 < 16 ? pair % 16 : pair / 16;
     values.push_back(float32_from_bfloat16(ends[0]) +
                      static_cast<float>(level) * float32_from_bfloat16(ends[1]));
   }

@@ -279,16 +279,22 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
         hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + begin + p]);
-        const auto add = [&](std::int64_t vectors_of_value) HWY_ATTR {
+        const auto add = [&](std::int64_t size, std::int64_t begin_vector, std::int64_t vectors_of_value)
+                             HWY_ATTR {
 #pragma GCC unroll 16
-          for (std::int64_t r = 0; r < vectors_of_value; ++r) {
-            const auto part = load_features(value, head_size, (first + r) * kLanes);
+                               for (std::int64_t r = 0; r < vectors_of_value; ++r) {
+                                 const auto part = load_features(value, size, (begin_vector + r) * kLanes);
 #pragma GCC unroll 8
-            for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
-          }
-        };
-        // The usual number is a constant, so the compiler keeps the sums in registers.
-        registers == kRegisters ? add(kRegisters) : add(registers);
+                                 for (int q = 0; q < kQueries; ++q)
+                                   sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
+                               }
+                             };
+        // The usual numbers are constants, so the compiler keeps the sums in registers.
+        if (kRegisters * kLanes == kUsualHead && head_size == kUsualHead) {
+          add(kUsualHead, 0, kRegisters);
+        } else {
+          registers == kRegisters ? add(head_size, first, kRegisters) : add(head_size, first, registers);
+        }
       }
     }
     for (int q = 0; q < kQueries; ++q) {

@@ -114,24 +114,29 @@ HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
 
 /// The same in an int4 cache (KeysValues in device.h), once the head is rotated.
 HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
+  constexpr std::int64_t kHalf = kInt4CacheGroup / 2;
   const Floats d;
   const hn::Rebind<std::uint8_t, Floats> bytes;
   auto* const stored = reinterpret_cast<std::uint8_t*>(out);
   for (std::int64_t group = 0; group < count / kInt4CacheGroup; ++group) {
-    const float* const own = x + group * kInt4CacheGroup;
-    auto smallest = hn::LoadU(d, own), largest = smallest;
+    HWY_ALIGN float own[kInt4CacheGroup];
+    const float* const first = x + group / 2 * 2 * kInt4CacheGroup + group % 2 * kHalf;
+    std::copy_n(first, kHalf, own);
+    std::copy_n(first + kInt4CacheGroup, kHalf, own + kHalf);
+    auto smallest = hn::Load(d, own), largest = smallest;
     for (std::int64_t i = kLanes; i < kInt4CacheGroup; i += kLanes) {
-      smallest = hn::Min(smallest, hn::LoadU(d, own + i));
-      largest = hn::Max(largest, hn::LoadU(d, own + i));
+      smallest = hn::Min(smallest, hn::Load(d, own + i));
+      largest = hn::Max(largest, hn::Load(d, own + i));
     }
     const float least = hn::GetLane(hn::MinOfLanes(d, smallest)),
                 range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least;
     const LevelEnds ends = fitted(own, {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)});
-    std::uint8_t* const pairs = stored + group / 2 * kInt4CacheGroup;
+    std::uint8_t levels[kInt4CacheGroup];
     for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
-      const auto level = hn::DemoteTo(bytes, ends.levels(hn::LoadU(d, own + i)));
-      const auto pair = group % 2 == 0 ? level : hn::Or(hn::LoadU(bytes, pairs + i), hn::ShiftLeft<4>(level));
-      hn::StoreU(pair, bytes, pairs + i);
+      hn::StoreU(hn::DemoteTo(bytes, ends.levels(hn::Load(d, own + i))), bytes, levels + i);
+    }
+    for (std::int64_t i = 0; i < kHalf; ++i) {
+      stored[group * kHalf + i] = static_cast<std::uint8_t>(levels[i] | levels[kHalf + i] << 4);
     }
     std::memcpy(stored + count / 2 + group * 4, &ends, sizeof ends);
   }

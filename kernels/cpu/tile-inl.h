@@ -99,15 +99,23 @@ HWY_INLINE hn::Vec<Floats> load_features(const T* head, std::int64_t /*head_size
 HWY_INLINE hn::Vec<Floats> load_features(const Int4Byte* head, std::int64_t head_size, std::int64_t i) {
   const hn::Rebind<std::uint32_t, Floats> ints;
   const hn::Rebind<std::uint8_t, Floats> bytes;
-  const std::int64_t group = i / kInt4CacheGroup;
   const auto* const first = reinterpret_cast<const std::uint8_t*>(head);
-  const auto pair =
-      hn::PromoteTo(ints, hn::LoadU(bytes, first + group / 2 * kInt4CacheGroup + i % kInt4CacheGroup));
-  const auto level = group % 2 == 0 ? hn::And(pair, hn::Set(ints, 15)) : hn::ShiftRight<4>(pair);
-  std::uint32_t ends;
-  std::memcpy(&ends, first + head_size / 2 + group * 4, sizeof ends);
-  const auto least = hn::BitCast(Floats(), hn::Set(ints, ends << 16)),
-             step = hn::BitCast(Floats(), hn::Set(ints, ends & 0xFFFF0000u));
+  const std::int64_t chunk = i / (2 * kInt4CacheGroup), place = i % kInt4CacheGroup;
+  const auto pair = hn::PromoteTo(ints, hn::LoadU(bytes, first + chunk * kInt4CacheGroup + place));
+  const auto level =
+      i / kInt4CacheGroup % 2 == 0 ? hn::And(pair, hn::Set(ints, 15)) : hn::ShiftRight<4>(pair);
+  // A vector of half a group has one pair of ends, and one of 16 numbers has those of both groups.
+  const auto ends_of = [&](std::int64_t group) {
+    std::uint32_t ends;
+    std::memcpy(&ends, first + head_size / 2 + (2 * chunk + group) * 4, sizeof ends);
+    return ends;
+  };
+  auto ends = hn::Set(ints, ends_of(place / (kInt4CacheGroup / 2)));
+  if constexpr (kAvx512) {
+    ends = hn::IfThenElse(hn::FirstN(ints, kInt4CacheGroup / 2), ends, hn::Set(ints, ends_of(1)));
+  }
+  const auto least = hn::BitCast(Floats(), hn::ShiftLeft<16>(ends)),
+             step = hn::BitCast(Floats(), hn::And(ends, hn::Set(ints, 0xFFFF0000u)));
   const auto wide = hn::ConvertTo(Floats(), hn::BitCast(hn::Rebind<std::int32_t, Floats>(), level));
   return hn::MulAdd(wide, step, least);
 }
