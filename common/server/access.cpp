@@ -121,7 +121,7 @@ void Access::check_host(const HttpRequest& request) const {
   const std::string name = name_of(request.host);
   if (!checks_host_ || is_own_name(name) || std::ranges::find(hosts_, name) != hosts_.end()) return;
   throw HttpError(403,
-                  fmt::format("the host {} is not this server's; with --allowed-host {} it is",
+                  fmt::format("the host {} is not this server's; --allowed-host {} would allow it",
                               in_json(request.host), name),
                   "", "host_not_allowed");
 }
@@ -173,7 +173,7 @@ void Access::begin(const HttpRequest& request) {
   }
   HttpError error(
       429,
-      fmt::format("this API key has {} unfinished {} already, and may have no more: try again when "
+      fmt::format("this API key already has {} unfinished {} and may have no more: try again when "
                   "one has ended",
                   count, count == 1 ? "request" : "requests"),
       "", "rate_limit_exceeded");

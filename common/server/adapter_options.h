@@ -43,7 +43,7 @@ inline std::vector<std::string> names_of(const AdapterOptions& options) {
   for (const std::string& pair : options.pairs) {
     names.push_back(pair.substr(0, pair.find('=')));
     if (std::ranges::count(names, names.back()) > 1)
-      throw UsageError("--adapter {}: another adapter has this name already", typed(pair));
+      throw UsageError("--adapter {}: another adapter already has this name", typed(pair));
   }
   return names;
 }

@@ -93,7 +93,7 @@ struct Gathered {
 
 CacheFile::CacheFile(OptionSink& sink) {
   sink.add("--cache-file", Path{&name_, "FILE"},
-           "keep the keys and values of ended texts in FILE while the server does not run");
+           "keep the keys and values of finished texts in FILE across restarts");
 }
 
 void CacheFile::restore(Model& model, EndedTexts& engine, WindowedKvCache& cache) {

@@ -400,7 +400,7 @@ struct CompletionServer {
 
 void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--host", Path{&options.host, "ADDRESS"},
-           "address to listen on; 0.0.0.0 is all of this machine's");
+           "address to listen on; 0.0.0.0 means all of this machine's");
   sink.add("--port", &options.port, "port to listen on; 0 picks a free one", between(0, 65535));
   sink.add("--allowed-host", &options.access.allowed_hosts,
            "a host name of this server, besides localhost and addresses; repeatable");
@@ -414,7 +414,7 @@ void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--max-per-key", &options.access.max_per_key, "maximum unfinished requests of each API key",
            at_least(1));
   sink.refuse_if([&access = options.access] { return access.max_per_key && access.api_key_file.empty(); },
-                 "--max-per-key needs --api-key-file: without keys, all clients are the same to it");
+                 "--max-per-key needs --api-key-file: without keys, it cannot tell clients apart");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));

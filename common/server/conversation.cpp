@@ -103,7 +103,7 @@ ordered_json call_of(const ordered_json& call, const std::string& key, Calls& ca
     throw refused(place,
                   fmt::format("{} holds {}, but it must be a JSON object", place, shown(json(values))));
   if (!calls.open.emplace(id, name).second)
-    throw refused(key + ".id", fmt::format("{}.id is {}, which another call has already", key, quote(id)));
+    throw refused(key + ".id", fmt::format("{}.id is {}, which another call already has", key, quote(id)));
   return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(values)}}}};
 }
 

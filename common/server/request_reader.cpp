@@ -86,7 +86,7 @@ void check_framing(const http::fields& fields, int version) {
   if (iequals(boost::beast::string_view(name.data(), name.size()), "chunked")) {
     throw HttpError(501, "the body may be chunked, but not coded in another way: Transfer-Encoding: chunked");
   }
-  throw bad_request("its Transfer-Encoding does not say where the body ends");
+  throw bad_request("its Transfer-Encoding does not determine where the body ends");
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ void add_tool(const ordered_json& tool, const std::string& key, Tools& tools) {
   const std::string inner = key + ".function";
   const std::string name = function_name(function, inner);
   if (std::ranges::find(tools.functions, name, &CalledFunction::name) != tools.functions.end())
-    throw HttpError(400, fmt::format("{}.name is {}, which another tool has already", inner, quote(name)),
+    throw HttpError(400, fmt::format("{}.name is {}, which another tool already has", inner, quote(name)),
                     inner + ".name");
   const ordered_json *const description = member(function, "description"),
                             *const parameters = member(function, "parameters"),

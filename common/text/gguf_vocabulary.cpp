@@ -90,7 +90,7 @@ class Describer {
     std::string pre = vocabulary_.pre;
     if (pre.empty()) {
       pre = "default";
-      warn("{} names no tokenizer.ggml.pre; some texts may be split into other tokens than in training",
+      warn("{} names no tokenizer.ggml.pre; some texts may be split into different tokens than in training",
            file_);
     }
     const std::optional<PreType> type = pre_tokenizer_of(pre);

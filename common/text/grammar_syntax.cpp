@@ -20,7 +20,7 @@ using Kind = RegexPart::Kind;
 constexpr int kMaxParts = 50'000, kMaxCount = 50'000, kMaxDepth = 100;
 constexpr std::string_view kDigits = "0123456789", kHexDigits = "0123456789abcdefABCDEF";
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
-constexpr const char* kCounts = "a repetition is {2}, {2,} or {2,5}";
+constexpr const char* kCounts = "a repetition must be {2}, {2,} or {2,5}";
 
 class Reader {
  public:
@@ -36,7 +36,7 @@ class Reader {
     }
     refuse_left_recursion(rules_);
     if (!keep_finite(rules_))
-      throw UsageError("no finite text follows the grammar: each of its texts goes on for ever");
+      throw UsageError("no finite text matches the grammar: all its texts go on for ever");
     return std::move(rules_);
   }
 
@@ -107,11 +107,11 @@ class Reader {
     const int number = number_of(rule, start);
     if (is_defined_[number]) {
       rest_ = start;
-      fail("the rule " + rule + " is here for the second time");
+      fail("the rule " + rule + " is defined for the second time");
     }
     is_defined_[number] = true;
     space(false);
-    if (!take("::=")) fail("after the name of a rule comes ::=");
+    if (!take("::=")) fail("expected ::= after the name of a rule");
     RegexPart part = choice(false);
     if (!rest_.empty() && !next_is("\r\n")) fail("this ) closes no (; write \")\" for the character");
     rules_[number].part = std::move(part);
@@ -178,8 +178,8 @@ class Reader {
       part.rule = number_of(name(), start);
       return part;
     }
-    if (!take("(")) fail("here comes a text in quotes, a set in brackets, a rule, a group or a dot");
-    if (++depth_ > kMaxDepth) fail("more than 100 groups are in one another");
+    if (!take("(")) fail("expected a text in quotes, a set in brackets, a rule, a group or a dot");
+    if (++depth_ > kMaxDepth) fail("more than 100 groups are nested");
     RegexPart part = choice(true);
     --depth_;
     if (!take(")")) fail("a ) is missing");
@@ -240,7 +240,7 @@ class Reader {
     }
     const auto found = digits.find(kind);
     if (found == digits.end())
-      fail("after a backslash comes n, r, t, x41, u00e9, U0001f98a, or one of \" \\ [ ] -");
+      fail("expected after a backslash: n, r, t, x41, u00e9, U0001f98a, or one of \" \\ [ ] -");
     rest_.remove_prefix(1);
     std::uint32_t code = 0;
     for (int i = 0; i < found->second; ++i, rest_.remove_prefix(1)) {
@@ -248,7 +248,7 @@ class Reader {
       const auto digit = static_cast<std::uint32_t>(kHexDigits.find(rest_[0]));
       code = code * 16 + (digit < 16 ? digit : digit - 6);
     }
-    if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) fail("the code before it is no character");
+    if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) fail("the code before it is not a character");
     return code;
   }
 

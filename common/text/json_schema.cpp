@@ -225,7 +225,7 @@ class GrammarWriter {
       if (limit && std::abs(*limit) > largest)
         reader_.fail(by, keyword, "bounds beyond 1e15 are not supported");
       if (limit && may_have_fraction && fmt::format("{}", *limit).find('e') != std::string::npos)
-        reader_.fail(by, keyword, "a bound so near to zero is not supported");
+        reader_.fail(by, keyword, "a bound so close to zero is not supported");
     }
     reader_.count(500);
     if (may_have_fraction) {
@@ -295,7 +295,7 @@ class GrammarWriter {
         for (const char* name : kOtherFormats)
           if (is_meant(name))
             reader_.fail(schema, "format",
-                         "of the formats, there are date, time, date-time, uuid, ipv4, email and uri");
+                         "the supported formats are date, time, date-time, uuid, ipv4, email and uri");
         continue;
       }
       patterns["^(" + known->second + ")$"] = {schema, "format"};
@@ -565,7 +565,7 @@ class GrammarWriter {
       std::string_view rest = std::string_view(names[i]).substr(from);
       const std::size_t before = rest.size();
       const auto c = take_code_point(rest);
-      if (!c) throw UsageError("a name in the schema is no valid UTF-8");
+      if (!c) throw UsageError("a name in the schema is not valid UTF-8");
       const std::size_t length = before - rest.size();
       const std::string_view begin = std::string_view(names[i]).substr(0, from + length);
       for (next = i + 1; next < names.size() && names[next].starts_with(begin);) ++next;

@@ -17,7 +17,7 @@ using Kind = RegexPart::Kind;
 
 constexpr int kMaxParts = 50'000, kMaxDepth = 100, kNoLimit = RegexPart::kNoLimit;
 constexpr std::string_view kDigits = "0123456789";
-constexpr const char* kCounts = "a repetition is {2}, {2,} or {2,5}; write \\{ for the character";
+constexpr const char* kCounts = "a repetition must be {2}, {2,} or {2,5}; write \\{ for the character";
 
 class Parser {
  public:
@@ -136,8 +136,8 @@ class Parser {
 
   RegexPart atom() {
     if (!take("(")) return characters();
-    if (take("?") && !take(":")) fail("of the groups that begin with (?, there is only (?:");
-    if (++depth_ > kMaxDepth) fail("more than 100 groups are in one another");
+    if (take("?") && !take(":")) fail("of the groups that begin with (?, only (?: is supported");
+    if (++depth_ > kMaxDepth) fail("more than 100 groups are nested");
     RegexPart part = choice();
     --depth_;
     if (!take(")")) fail("a ) is missing");
@@ -145,10 +145,10 @@ class Parser {
   }
 
   RegexPart characters() {
-    if (next_is("*+?{")) fail("nothing is there to be repeated; write a \\ before the character");
+    if (next_is("*+?{")) fail("there is nothing to repeat; write a \\ before the character");
     if (next_is("^$")) {
       fail(any_ != nullptr
-               ? "^ and $ are read at the ends of a pattern or of its alternatives only"
+               ? "^ and $ are allowed only at the ends of a pattern or of its alternatives"
                : "a text must match as a whole, so leave out ^ and $; write a \\ before the character");
     }
     CodePoints set;
@@ -236,7 +236,7 @@ class Parser {
     }
     // A backslash before a letter or digit means something else than the character itself.
     if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) {
-      fail("of the letters and digits after a backslash, there are d, D, w, W, s, S, n, r and t");
+      fail("of the letters and digits after a backslash, only d, D, w, W, s, S, n, r and t are supported");
     }
     return {{c, c}};
   }
@@ -248,7 +248,7 @@ class Parser {
       const char c = rest_[0];
       code = code * 16 + static_cast<char32_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
     }
-    if (code >= 0xD800 && code <= 0xDFFF) fail("half a pair of codes is no character");
+    if (code >= 0xD800 && code <= 0xDFFF) fail("half a surrogate pair is not a character");
     return code;
   }
 

@@ -514,7 +514,7 @@ const Json* SchemaReader::referred(const Json* schema) {
   if (!reference.is_string()) fail(schema, "$ref", "it must be a string");
   const std::string text = percent_decoded(reference.get<std::string>());
   if (text != "#" && !text.starts_with("#/"))
-    fail(schema, "$ref", "only places within the schema are followed, as in #/$defs/name");
+    fail(schema, "$ref", "only references within the schema are followed, as in #/$defs/name");
   const Json* found = &document_;
   std::string path;
   for (std::size_t from = 2; from <= text.size();) {

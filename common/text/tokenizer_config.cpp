@@ -44,7 +44,7 @@ std::optional<int> named_token(const JsonValue& config, const char* key, Tokeniz
   const JsonValue token = config[key];
   if (token.is_null()) return {};
   const std::optional<int> id = name_special(text_of(token), config.file(), description);
-  if (!id) token.refuse("which is no token of the vocabulary");
+  if (!id) token.refuse("which is not a token of the vocabulary");
   return id;
 }
 
@@ -67,7 +67,7 @@ void read_prefix_space(const JsonValue& setting, TokenizerDescription& descripti
                                  [](const auto& step) { return step.kind == Normalization::Kind::kPrepend; });
   if (wanted == there) return;
   const bool bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
-  if (!bytes || description.cuts.size() > 1) setting.refuse("and tokenizer.json says otherwise");
+  if (!bytes || description.cuts.size() > 1) setting.refuse("and tokenizer.json differs");
   description.space_before = wanted ? SpaceBefore::kEach : SpaceBefore::kNothing;
 }
 

@@ -67,10 +67,10 @@ TEST_CASE("a grammar that cannot be read is refused with line and column") {
   const std::string at = "the grammar cannot be read at line ";
   CHECK(error_of("") == at + "1, column 1: there is no rule root, which describes whole texts");
   CHECK(error_of("x ::= \"a\"") == at + "1, column 1: there is no rule root, which describes whole texts");
-  CHECK(error_of("root ::= \"a\"\n  b c") == at + "2, column 5: after the name of a rule comes ::=");
+  CHECK(error_of("root ::= \"a\"\n  b c") == at + "2, column 5: expected ::= after the name of a rule");
   CHECK(error_of("root ::= \"é\" x\ny ::= z") == at + "1, column 14: there is no rule x");
   CHECK(error_of("root ::= \"a\"\nroot ::= \"b\"") ==
-        at + "2, column 1: the rule root is here for the second time");
+        at + "2, column 1: the rule root is defined for the second time");
   CHECK(error_of("root ::= \"a\n\"") ==
         at + "1, column 12: a \" is missing; write \\n for the end of a line");
   CHECK(error_of("root ::= [a\n]") == at + "1, column 12: a ] is missing; write \\n for the end of a line");
@@ -86,23 +86,23 @@ TEST_CASE("a grammar that cannot be read is refused with line and column") {
   CHECK(error_of("root ::= \"a\"**") ==
         at + "1, column 14: a repetition cannot be repeated; put it into ( )");
   for (const std::string count : {"{", "{a}", "{1", "{1,a}", "{,3}", "{-1}"})
-    CHECK(error_of("root ::= \"a\"" + count).ends_with(": a repetition is {2}, {2,} or {2,5}"));
+    CHECK(error_of("root ::= \"a\"" + count).ends_with(": a repetition must be {2}, {2,} or {2,5}"));
   for (const std::string count : {"{0}", "{3,2}", "{0,0}"})
     CHECK(error_of("root ::= \"a\"" + count).ends_with(": the repetition before it allows nothing"));
   CHECK(error_of("root ::= \"a\"{50001}").ends_with(": a count is at most 50000"));
   CHECK(error_of("root ::= \"a\"{50000}") == "");
   for (const std::string wrong : {"*", "<think>", "'a'", "::= \"a\"", "9", "!\"a\""})
     CHECK(error_of("root ::= " + wrong) ==
-          at + "1, column 10: here comes a text in quotes, a set in brackets, a rule, a group or a dot");
+          at + "1, column 10: expected a text in quotes, a set in brackets, a rule, a group or a dot");
   for (const std::string wrong : {"\\q", "\\", "\\0", "\\^"}) {
-    CHECK(error_of("root ::= \"" + wrong) ==
-          at + "1, column 12: after a backslash comes n, r, t, x41, u00e9, U0001f98a, or one of \" \\ [ ] -");
+    CHECK(error_of("root ::= \"" + wrong) == at + "1, column 12: expected after a backslash: n, r, t, x41, "
+                                                  "u00e9, U0001f98a, or one of \" \\ [ ] -");
   }
   CHECK(error_of("root ::= \"\\x4\"") == at + "1, column 14: \\x has 2 hexadecimal digits");
   for (const std::string wrong : {"\\ud800", "\\uDFFF", "\\U00110000"})
-    CHECK(error_of("root ::= \"" + wrong + "\"").ends_with(": the code before it is no character"));
+    CHECK(error_of("root ::= \"" + wrong + "\"").ends_with(": the code before it is not a character"));
   CHECK(error_of("root ::= \"\xC3\"").ends_with(": it must be valid UTF-8"));
-  CHECK(error_of("root ::= \"a\" \xC3").find("here comes") != std::string::npos);
+  CHECK(error_of("root ::= \"a\" \xC3").find("expected a text in quotes") != std::string::npos);
 }
 
 TEST_CASE("a rule that begins with itself is refused, in every disguise") {
@@ -128,7 +128,7 @@ TEST_CASE("what no finite text follows is left out, and a grammar of nothing els
   for (const std::string rules :
        {"\"a\" root", "\"a\" (root | \"b\" root)", "x{2}\nx ::= \"a\" y\ny ::= \"b\" x+"})
     CHECK(error_of("root ::= " + rules) ==
-          "no finite text follows the grammar: each of its texts goes on for ever");
+          "no finite text matches the grammar: all its texts go on for ever");
 }
 
 TEST_CASE("a grammar has at most 50000 parts, 100 groups in one another, and no size overflows") {
@@ -138,7 +138,7 @@ TEST_CASE("a grammar has at most 50000 parts, 100 groups in one another, and no 
     return all;
   };
   CHECK(error_of("root ::= " + repeated("(", 100) + "\"a\"" + repeated(")", 100)) == "");
-  CHECK(error_of("root ::= " + repeated("(", 101)).ends_with(": more than 100 groups are in one another"));
+  CHECK(error_of("root ::= " + repeated("(", 101)).ends_with(": more than 100 groups are nested"));
   const std::string letters = "root ::= \"" + repeated("a", 16'665) + "\" | \"\"";  // 50,000
   CHECK(error_of(letters) == "");
   CHECK(error_of(letters + " \"\"").ends_with(": it has more than 50000 parts"));

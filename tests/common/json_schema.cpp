@@ -111,7 +111,7 @@ TEST_CASE("a reference leads to a place within the schema, and not in a circle")
   for (const std::string outside :
        {"http://example.com/a.json", "other.json", "#name", "", "file:///etc/passwd"})
     CHECK(error_of("{\"$ref\": \"" + outside + "\"}") ==
-          at + "/$ref: only places within the schema are followed, as in #/$defs/name");
+          at + "/$ref: only references within the schema are followed, as in #/$defs/name");
   CHECK(error_of(R"({"$ref": "#"})") == at + "its root: it refers to itself");
   CHECK(
       error_of(
@@ -190,7 +190,7 @@ TEST_CASE("a pattern has the escapes and anchors of ECMAScript") {
     CHECK_FALSE(accepts(pattern, other));
   }
   for (const char* half : {"\\uD800", "\\uDFFF"})
-    CHECK(error_of(schema(half)).ends_with("half a pair of codes is no character"));
+    CHECK(error_of(schema(half)).ends_with("half a surrogate pair is not a character"));
   for (const char* cut : {"\\x4", "\\u00e", "\\xg1"})
     CHECK(error_of(schema(cut)).ends_with("\\x41 has two hexadecimal digits, and \\u00e9 four"));
 }
@@ -317,9 +317,9 @@ TEST_CASE("combinations that are not built are refused") {
   }
   const std::string at = "the schema cannot be used at ";
   const std::string large = ": bounds beyond 1e15 are not supported";
-  const std::string near_zero = ": a bound so near to zero is not supported";
+  const std::string near_zero = ": a bound so close to zero is not supported";
   const std::string formats =
-      "/format: of the formats, there are date, time, date-time, uuid, ipv4, email and uri";
+      "/format: the supported formats are date, time, date-time, uuid, ipv4, email and uri";
   const std::string rules = ": together they become more than 5000 rules";
   const std::string closed =
       R"({"type": "object", "additionalProperties": false, "properties": {"a": {}, "b": {}}, )";

@@ -425,7 +425,7 @@ TEST_CASE("a space in front is that of tokenizer_config.json after GPT-2's patte
       folder.write("tokenizer_config.json", json{{"add_prefix_space", wanted}}.dump());
       if (!one.may_change && wanted == !one.has_space) {
         CHECK(says(error_message([&] { Tokenizer::load(folder.path()); }), "tokenizer_config.json",
-                   "add_prefix_space is " + wanted.dump(), "and tokenizer.json says otherwise"));
+                   "add_prefix_space is " + wanted.dump(), "and tokenizer.json differs"));
         continue;
       }
       const Tokenizer tokenizer = Tokenizer::load(folder.path());

@@ -104,8 +104,8 @@ TEST_CASE("a host is this server's if only this machine can have its name, or an
   }
   for (const char* host : {"example.org", "EXAMPLE.org:8080"}) {
     CHECK(refused(named, host) == "");
-    CHECK(refused(local, host) == fmt::format("the host \"{}\" is not this server's; with --allowed-host "
-                                              "example.org it is",
+    CHECK(refused(local, host) == fmt::format("the host \"{}\" is not this server's; --allowed-host "
+                                              "example.org would allow it",
                                               host));
   }
   for (const char* other :

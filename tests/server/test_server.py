@@ -524,7 +524,7 @@ class Keys(unittest.TestCase):
                 status, header, body = server.post(short, **first)
                 self.assertEqual((status, header["Retry-After"]), (429, "1"))
                 self.assertEqual(body["error"], {
-                    "message": "this API key has 2 unfinished requests already, and may have no more: try again when one "
+                    "message": "this API key already has 2 unfinished requests and may have no more: try again when one "
                                "has ended", "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded"})
                 self.assertEqual(server.post(short, **second)[0], 200, "the other key has none")
                 self.assertEqual(server.ask("GET", "/v1/models", **first)[0], 200)
@@ -563,7 +563,7 @@ class Keys(unittest.TestCase):
 
     def test_a_limit_of_keys_without_keys_is_refused(self):
         self.assertEqual(self.refused("--max-per-key", "2"), (2, "error: --max-per-key needs --api-key-file: "
-                                                                           "without keys, all clients are the same to it"))
+                                                                           "without keys, it cannot tell clients apart"))
         self.assertEqual(self.refused("--max-per-key", "0")[0], 2)
 
 
