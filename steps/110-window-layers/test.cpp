@@ -113,6 +113,8 @@ TEST_CASE("a layer with a window has room for it and for the new tokens, and any
     const std::size_t table = 32 * sizeof(std::int32_t);
     CHECK(RingKvCache(model).use().bytes == (3 * ring + 512) * position + 3 * table);
     CHECK(RingKvCache(model, 5).use().bytes == 5 * ((3 * ring + 512) * position + 3 * table));
+    CHECK(RingKvCache(model, 1, 8).use().bytes == (3 * 80 + 512) * position + 3 * table);  // 64 + 7 + 9
+    CHECK(RingKvCache(model, 1, 1).use().bytes == (3 * 64 + 512) * position + 3 * table);
     RingKvCache used(model);
     const CacheUse before = used.use();
     continued(model, {321, 11}, exactly(300), used);
@@ -206,6 +208,23 @@ TEST_CASE("going back by up to 64 tokens keeps the row, and further back it is c
   twice.append(0, 100);  // but a cleared row begins anew
   twice.truncate(0, 30);
   CHECK(twice.length(0) == 30);
+  RingKvCache shorter(model);  // it is shorter than its ring now, but the ring had come round
+  shorter.append(0, 150);
+  shorter.truncate(0, 100);
+  shorter.truncate(0, 40);
+  CHECK(shorter.length(0) == 0);
+  RingKvCache again(model);  // 160 tokens, of which it held at most 100
+  again.append(0, 100);
+  again.truncate(0, 40);
+  again.append(0, 60);
+  again.truncate(0, 20);
+  CHECK(again.length(0) == 20);
+  RingKvCache small_passes(model, 1, 8);
+  small_passes.append(0, 300);
+  small_passes.truncate(0, 292);
+  CHECK(small_passes.length(0) == 292);
+  small_passes.truncate(0, 291);
+  CHECK(small_passes.length(0) == 0);
 }
 
 TEST_CASE("rows of a batch keep their own keys, whatever their lengths") {

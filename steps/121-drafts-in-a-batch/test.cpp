@@ -78,6 +78,17 @@ struct Speculated {
     scheduler.rate.now = [this] { return engine.now; };
   }
 
+  /// A token costs 1 ms, and a pass takes 10 on average.
+  void learn_costs() {
+    engine.ms = 8.0;
+    engine.ms_per_token = 1.0;
+    for (int pass = 0; pass < 100; ++pass) {
+      scheduler.rate.begin_pass();
+      engine.now += 8.0 + (pass % 2 == 0 ? 1 : 3);
+      scheduler.rate.end_pass(pass % 2 == 0 ? 1 : 3, 1);
+    }
+  }
+
   void run() {
     for (int pass = 0; !scheduler.idle() && pass < 2000; ++pass) scheduler.pass();
     CHECK(scheduler.idle());
@@ -146,14 +157,7 @@ TEST_CASE("drafts save time where passes cost more than tokens, and lose little 
 
 TEST_CASE("a row drafts as long as the whole draft pays, and more after it was right") {
   Speculated batch(1, 32, 8);
-  batch.engine.ms = 8.0;
-  batch.engine.ms_per_token = 1.0;
-  for (int pass = 0; pass < 100; ++pass) {
-    batch.scheduler.rate.begin_pass();
-    batch.engine.now += 8.0 + (pass % 2 == 0 ? 1 : 3);
-    batch.scheduler.rate.end_pass(pass % 2 == 0 ? 1 : 3, 1);
-  }
-  // A token costs 1 ms and a pass takes 10, so a draft must bring 0.1: 0.5³ is more, and 0.5⁴ is less.
+  batch.learn_costs();  // so a draft must bring 0.1: 0.5³ is more, and 0.5⁴ is less
   batch.scheduler.submit(0, refrain(40), greedy(40));
   batch.run();
   CHECK(batch.engine.fed[1] == std::vector{1 + 3});
@@ -161,6 +165,18 @@ TEST_CASE("a row drafts as long as the whole draft pays, and more after it was r
   for (std::size_t pass = 1; pass < batch.engine.fed.size(); ++pass)
     longest = std::max(longest, batch.engine.fed[pass][0] - 1);
   CHECK(longest == 8);
+}
+
+TEST_CASE("a row that has given up drafts again after some passes") {
+  Speculated batch(1, 32, 8);
+  batch.learn_costs();
+  RowOptions options = greedy(40);
+  options.extras.chance = 0.05;  // below the 0.1 that a draft must bring; 0.995¹¹ · 0.95 is below 0.9
+  batch.scheduler.submit(0, refrain(40), options);
+  batch.run();
+  for (int pass = 1; pass <= 5; ++pass) CHECK(batch.engine.fed[pass] == std::vector{1});
+  CHECK(batch.scheduler.drafted > 0);
+  CHECK(batch.texts[0].tokens == alone(refrain(40), greedy(40)).tokens);
 }
 
 TEST_CASE("a text that ends within its drafts has no token after its end") {

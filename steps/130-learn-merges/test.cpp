@@ -10,6 +10,18 @@
 
 using namespace staircase;
 
+/// So a check that fails shows the merges.
+template <>
+struct doctest::StringMaker<Merge> {
+  static String convert(const Merge& merge) {
+    return fmt::format("{} and {}, {} times", merge.left, merge.right, merge.count).c_str();
+  }
+};
+template <>
+struct doctest::StringMaker<std::optional<Merge>> {
+  static String convert(const std::optional<Merge>& merge) { return merge ? toString(*merge) : "none"; }
+};
+
 namespace {
 
 const std::string& fables() {
@@ -123,11 +135,11 @@ TEST_CASE(
     "each merge is a line with its id, its count and its texts, and the last one has the tokens of the "
     "text") {
   Captured err(stderr);
-  show_merges("hug hug hugs", 3);
+  show_merges("hug hug hug hugs", 3);
   CHECK(err.text() ==
-        "   256       3 times  \"h\" \"u\"\n   257       3 times  \"hu\" \"g\"\n   258       2 times  \" \" "
+        "   256       4 times  \"h\" \"u\"\n   257       4 times  \"hu\" \"g\"\n   258       3 times  \" \" "
         "\"hug\"\n"
-        "12 bytes are 4 tokens\n");
+        "16 bytes are 5 tokens\n");
 }
 
 TEST_CASE("the program shows the merges of a file, and continues the prompt as before") {

@@ -360,6 +360,13 @@ class Words(unittest.TestCase):
         self.assertEqual(running.shortened("a" * 160), "a" * 160)
         self.assertEqual(running.shortened("a" * 100 + "b" * 61), "a" * 100 + "b" * 20 + " … " + "b" * 36)
         self.assertEqual(running.shortened(" a\n  b "), "a b")
+        self.assertEqual(running.shortened('  f( "\\n   256  \\"  " )   !=  npos'), 'f( "\\n   256  \\"  " ) != npos')
+
+    def test_texts_that_differ_in_spaces_only_show_them(self):
+        self.assertEqual(running.compared('"  256  \n4" == "   256  \n4"'), 'only spaces or line ends differ: got "··256··⏎4"   want: "···256··⏎4"')
+        self.assertEqual(running.compared("a b == a\tb"), "only spaces or line ends differ: got a·b   want: a⇥b")
+        self.assertEqual(running.compared("a == b == a  == b"), "only spaces or line ends differ: got a·==·b   want: a··==·b")
+        self.assertEqual(running.compared("a b == ab"), "got: a b   want: ab")
 
     def test_two_failures_of_a_case_are_enough_and_an_outline_s_turn_is_told_alone(self):
         case = running.Case("a", 1)

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from support import STEPS, Scratch, series, snapshot
 
 from step_commands.compiling import absolute, warnings
+from step_commands import folder as practice_folder
+from step_commands.series import Problem
 from step_commands.folder import LIBRARY, Folder, copy_library
 from step_commands.history import copy
 from step_commands.running import stat_of
@@ -132,6 +135,13 @@ class Show(Scratch):
         }.items():
             with self.subTest(arguments):
                 self.assertEqual(self.show(*arguments, status=2), f"tools/step: {words}\n")
+
+    def test_a_step_of_any_number_has_its_folder_by_that_number(self):
+        with unittest.mock.patch.object(practice_folder, "PRACTICE", self.folder / "practice"):
+            for step in series.steps():
+                for name in str(step.number), step.name:
+                    with self.assertRaisesRegex(Problem, f"/{step.name} does not exist yet, or was moved; tools/step practice {name} makes it"):
+                        practice_folder.called(name)
 
     def test_a_part_of_a_name_is_enough_where_no_other_has_it(self):
         self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))

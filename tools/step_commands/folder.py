@@ -116,7 +116,7 @@ def called(name):
         return Folder(made()[-1])
     if is_practice(Path(name)):
         return Folder(name)
-    if re.fullmatch(r"\d{1,2}(-.+)?", name) or re.fullmatch(r"[a-z][a-z0-9-]*", name) and not Path(name).exists():
+    if re.fullmatch(r"\d{1,3}(-.+)?", name) or re.fullmatch(r"[a-z][a-z0-9-]*", name) and not Path(name).exists():
         path = PRACTICE / find(name)[0].name
         if is_practice(path):
             return Folder(path)

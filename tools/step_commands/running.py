@@ -320,16 +320,37 @@ def describe(case):
     yield from (f"       {line}" for line in case.trace)
 
 
+def squeezed(text):
+    """With one space for all of them in a row, except in a string literal."""
+    parts = re.split(r'("(?:\\.|[^"\\\n])*")', text)
+    return "".join(part if part.startswith('"') else re.sub(r"\s+", " ", part) for part in parts).strip()
+
+
 def shortened(text, most=160):
-    text = " ".join(text.split())
+    text = squeezed(text)
     return text if len(text) <= most else text[:most - 40] + " … " + text[-36:]
 
 
 NOWHERE = 2**64 - 1  # the result of std::string::find for a text that is not there
 
 
+def different_spaces(text):
+    """Where the two sides of `got == want` begin to differ, if only in spaces and line ends; else ""."""
+    def shown(side, place):
+        part = side[max(place - 12, 0):place + 16]
+        return part.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
+    for match in re.finditer(" == ", text):
+        got, want = text[:match.start()], text[match.end():]
+        if got != want and got.split() == want.split():
+            place = next((i for i, pair in enumerate(zip(got, want)) if pair[0] != pair[1]), min(len(got), len(want)))
+            return f"only spaces or line ends differ: got {shown(got, place)}   want: {shown(want, place)}"
+    return ""
+
+
 def compared(text):
     """`got == want` in words; for two long lists, where they begin to differ."""
+    if spaces := different_spaces(text.strip()):
+        return spaces
     text = " ".join(text.split())
     if re.fullmatch(rf"{NOWHERE} != {NOWHERE}", text):
         return "want it to be there, and it is not"
