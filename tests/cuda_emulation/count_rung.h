@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/rungs/cuda/attention/prepared.h"
+#include "kernels/rungs/cuda/boundaries/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "kernels/rungs/cuda/product/prepared.h"
@@ -210,6 +211,36 @@ struct CountedProduct {
       use("With x [" + std::to_string(size.rows) + ", " + std::to_string(size.n_in) + "] and W [" +
               std::to_string(size.n_out) + ", " + std::to_string(size.n_in) + "],",
           results(ladder()[0]), results(rung), 0.0);
+    }
+  }
+};
+
+struct CountedBoundaries {
+  static constexpr std::string_view kName = "gpu-boundaries";
+  static constexpr std::string_view kSubject =
+      "a chain of 6 layers of width 256 on a GPU of 13 multiprocessors; what the rungs read of W and x";
+  static constexpr ChainSize kSize{6, 256};
+
+  static std::span<const gpu_boundaries::BoundaryRung> ladder() { return gpu_boundaries::ladder(); }
+
+  static cuda_emulation::CountedLaunch count(const gpu_boundaries::BoundaryRung& rung) {
+    const ChainCase numbers(kSize);
+    gpu_boundaries::Prepared prepared(rung, numbers.w, numbers.x);
+    return counted_together(prepared, [](cuda_emulation::Counters&) {});
+  }
+
+  template <typename Use>
+  static void compare(const gpu_boundaries::BoundaryRung& rung, const Use& use) {
+    for (const ChainSize& size : kOddChains) {
+      const ChainCase numbers(size);
+      const auto results = [&](const gpu_boundaries::BoundaryRung& of) {
+        gpu_boundaries::Prepared prepared(of, numbers.w, numbers.x);
+        prepared.run_after_kernel();
+        return prepared.result();
+      };
+      use("With layers of width " + std::to_string(size.width) + ", " + std::to_string(size.layers) +
+              " in all,",
+          results(ladder()[0]), results(rung), 2.0 * kErrorOfChain);
     }
   }
 };

@@ -200,6 +200,93 @@ TEST_CASE("after a fault the next kernel runs normally") {
   CHECK(total == 3 * 64);
 }
 
+// ── Blocks of a cooperative launch ──
+
+__device__ void wait_for_all_blocks(unsigned* arrived) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned turn = atomicAdd(arrived, 1u) / gridDim.x;
+    while (atomicAdd(arrived, 0u) / gridDim.x == turn) __nanosleep(20);
+  }
+  __syncthreads();
+}
+
+/// Each block adds what its neighbour on the left had, and what it keeps in shared memory.
+__global__ void pass_around(int* data, unsigned* arrived) {
+  __shared__ int own;
+  const unsigned left = (blockIdx.x + gridDim.x - 1) % gridDim.x;
+  if (threadIdx.x == 0) own = static_cast<int>(blockIdx.x);
+  __syncthreads();
+  for (int turn = 0; turn < 3; ++turn) {
+    const int sum = data[left] + own;
+    wait_for_all_blocks(arrived);
+    if (threadIdx.x == 5) data[blockIdx.x] = sum;
+    wait_for_all_blocks(arrived);
+  }
+}
+
+__global__ void leave_the_others(unsigned* arrived, unsigned most) {
+  if (blockIdx.x < most) wait_for_all_blocks(arrived);
+}
+
+std::string cooperative_fault_of(unsigned blocks, void (*kernel)(int*, unsigned*), int* data,
+                                 unsigned* arrived) {
+  cudaLaunchAttribute together{cudaLaunchAttributeCooperative, {1}};
+  cudaLaunchConfig_t config;
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(64);
+  config.attrs = &together;
+  config.numAttrs = 1;
+  return fault_of(config, kernel, data, arrived);
+}
+
+TEST_CASE("blocks of a cooperative launch wait for each other, each with its own shared memory") {
+  in_every_order([] {
+    std::vector<int> data(7), want(7);
+    unsigned arrived = 0;
+    for (int turn = 0; turn < 3; ++turn) {
+      const std::vector<int> before = want;
+      for (std::size_t b = 0; b < 7; ++b) want[b] = before[(b + 6) % 7] + static_cast<int>(b);
+    }
+    CHECK(cooperative_fault_of(7, pass_around, data.data(), &arrived) == "");
+    CHECK(data == want);
+    CHECK(arrived == 6 * 7);
+  });
+}
+
+TEST_CASE("a block that waits for another one is a fault in an ordinary launch") {
+  in_every_order([] {
+    std::vector<int> data(2);
+    unsigned arrived = 0;
+    CHECK(contains(fault_of(pass_around, 2, 64, 0, data.data(), &arrived), "sleeps for ever"));
+    CHECK(fault_of(pass_around, 1, 64, 0, data.data(), &(arrived = 0)) == "");
+  });
+}
+
+TEST_CASE("a block that waits for one that has left is a fault, and the next kernel runs normally") {
+  in_every_order([] {
+    unsigned arrived = 0;
+    cudaLaunchAttribute together{cudaLaunchAttributeCooperative, {1}};
+    cudaLaunchConfig_t config;
+    config.gridDim = dim3(3);
+    config.attrs = &together;
+    config.numAttrs = 1;
+    CHECK(contains(fault_of(config, leave_the_others, &arrived, 2u), "sleeps for ever"));
+    CHECK(fault_of(config, leave_the_others, &(arrived = 0), 3u) == "");
+    int total = 0;
+    CHECK(fault_of(count, 3, 64, 0, &total) == "");
+    CHECK(total == 3 * 64);
+  });
+}
+
+TEST_CASE("a cooperative launch of more blocks than fit is refused") {
+  std::vector<int> data(500);
+  unsigned arrived = 0;
+  const unsigned most = 13 * 2048 / 64;
+  CHECK(cooperative_fault_of(most + 1, pass_around, data.data(), &arrived) == "the launch was refused");
+  CHECK(cudaGetLastError() == cudaErrorCooperativeLaunchTooLarge);
+}
+
 // ── One kernel after another ──
 
 __global__ void wait_for_the_previous(unsigned threads_that_wait) {

@@ -1,12 +1,14 @@
 // CUDA's execution model on the CPU. The threads of a block are fibers, which stop only where CUDA lets them
-// wait for each other (__syncthreads, __syncwarp, shuffles and votes). Blocks run one after another. Errors
-// that a GPU punishes, or that silently give wrong results, become a Fault with a sentence:
+// wait for each other (__syncthreads, __syncwarp, shuffles and votes). Blocks run one after another. Those of
+// a cooperative launch take turns: each runs until all its threads wait or sleep (__nanosleep). Errors that a
+// GPU punishes, or that silently give wrong results, become a Fault with a sentence:
 //
 //   - a barrier that some threads of the block never reach, or that they reach at different places;
 //   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
 //   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
 //   - in a kernel that may begin before the previous one ends, a thread that never waits for that;
+//   - a thread that sleeps for ever, as one that waits for a block which cannot run;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
 //     memory that another block wrote, without the fences and atomics that order the two, or to any before
 //     such a kernel has waited; a read through the read-only cache (__ldg) of what may still be written.
@@ -24,14 +26,18 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -51,7 +57,7 @@ inline dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 /// The one storage class of C++ that does what __shared__ does: inside a function it makes a variable static,
-/// and it may follow `extern`. All emulated threads are one thread of the host, so they share it.
+/// and it may follow `extern`. All emulated threads of a block are one thread of the host, so they share it.
 #define __shared__ thread_local
 
 namespace cuda_emulation {
@@ -116,7 +122,7 @@ struct Copy {
 };
 
 struct Thread {
-  enum class State { kReady, kAtBarrier, kInWarpOperation, kExited };
+  enum class State { kReady, kAtBarrier, kInWarpOperation, kSleeping, kExited };
 
   unsigned number = 0;  ///< in the block
   uint3 index{};
@@ -124,6 +130,7 @@ struct Thread {
   Place where;          ///< of the last waiting point
   bool waited = false;  ///< for the kernel before
   unsigned warp_operations = 0;
+  unsigned naps = 0;  ///< how often it has slept
   // A warp operation, and what it gave this lane.
   WarpOperation operation{};
   unsigned mask = 0, source = 0;
@@ -199,31 +206,74 @@ class CountedAsOne {
 /// How often the host has waited for a stream until it was empty.
 inline std::uint64_t waits = 0;
 
+/// From one thread of the host to another, once. std::binary_semaphore has atomics that race_check.h lacks.
+class Signal {
+ public:
+  void release() {
+    const std::lock_guard lock(mutex_);
+    is_set_ = true;
+    changed_.notify_one();
+  }
+  void acquire() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_set_; });
+    is_set_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_set_ = false;
+};
+
+/// What is left of a Processor when another block has its turn.
+struct Block {
+  uint3 index{};
+  Epochs epochs;
+  Fiber scheduler;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Thread> threads;
+  Warp warps[kWarp] = {};
+};
+
 /// Runs blocks, one at a time.
 class Processor {
  public:
   /// The running thread, or null outside of kernels.
   const Thread* thread() const { return current_; }
-  const Epochs& epochs() const { return epochs_; }
+  const Epochs& epochs() const { return own_->epochs; }
 
   /// Whether the address is on the stack of the running thread.
-  bool is_on_stack(const void* address) const { return fibers_[current_->number]->holds(address); }
+  bool is_on_stack(const void* address) const { return own_->fibers[current_->number]->holds(address); }
 
-  /// `overlaps`: as if the kernel before were still running.
-  void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, bool overlaps,
+  /// `overlaps`: as if the kernel before were still running. `together`: all blocks at once.
+  void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, bool overlaps, bool together,
                 const std::function<void()>& kernel) {
     kernel_ = &kernel;
     overlaps_ = overlaps;
     gridDim = grid;
     blockDim = block;
     random_.seed(settings.seed);
-    ++epochs_.kernels;
+    ++kernels_;
     std::vector<unsigned> blocks(std::size_t{grid.x} * grid.y * grid.z);
     arrange(blocks);
-    for (const unsigned b : blocks) {
-      blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
-      run_block(block, shared_bytes);
+    if (together) {
+      run_together(blocks, shared_bytes);
+      return;
     }
+    for (const unsigned b : blocks) {
+      own_->index = index_of(b);
+      run_block(shared_bytes);
+    }
+  }
+
+  /// __nanosleep: the thread goes on when nothing else in its block can run.
+  void sleep(Place where) {
+    Thread& self = *current_;
+    self.where = where;
+    if (++self.naps > kMostNaps) fail(self, "sleeps for ever: what it waits for never comes");
+    self.state = Thread::State::kSleeping;
+    wait(self);
   }
 
   /// cudaGridDependencySynchronize
@@ -274,7 +324,7 @@ class Processor {
     self.value = value;
     self.where = where;
     self.state = Thread::State::kInWarpOperation;
-    Warp& warp = warps_[self.warp()];
+    Warp& warp = own_->warps[self.warp()];
     warp.waiting |= 1u << self.lane();
     if ((mask >> self.lane() & 1) == 0) fail(self, "calls with a mask that does not name its own lane");
     if (operation == WarpOperation::kShuffle && (mask >> source & 1) == 0) {
@@ -294,62 +344,144 @@ class Processor {
   }
 
  private:
-  void run_block(dim3 block, std::size_t shared_bytes) {
-    n_threads_ = block.x * block.y * block.z;
-    while (fibers_.size() < n_threads_) add_fiber();
-    epochs_ = {.kernels = epochs_.kernels, .blocks = epochs_.blocks + 1};
+  static constexpr unsigned kMostNaps = 10'000;
+
+  static uint3 index_of(unsigned block) {
+    return {block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y};
+  }
+
+  /// A block of a cooperative launch. It has a thread of the host, because shared memory is thread_local;
+  /// only one of them runs at a time, and hands the turn back.
+  struct Resident {
+    Block block;
+    Signal may_run, has_run;
+    bool has_ended = false;
+    std::exception_ptr fault;
+    std::thread thread;
+  };
+
+  /// Runs each block until all its threads wait, then the next, until all have ended or one has a fault.
+  void run_together(const std::vector<unsigned>& blocks, std::size_t shared_bytes) {
+    std::vector<std::unique_ptr<Resident>> residents;
+    Block* const before = own_;
+    for (const unsigned b : blocks) {
+      Resident& one = *residents.emplace_back(std::make_unique<Resident>());
+      one.block.index = index_of(b);
+      one.thread = std::thread([this, &one, shared_bytes] {
+        one.may_run.acquire();
+        try {
+          if (!is_abandoned_) run_block(shared_bytes);
+        } catch (...) {
+          one.fault = std::current_exception();
+        }
+        one.has_ended = true;
+        one.has_run.release();
+      });
+    }
+    std::exception_ptr fault;
+    for (std::size_t left = residents.size(); left > 0;) {
+      for (const auto& one : residents) {
+        if (one->has_ended) continue;
+        own_ = &one->block;
+        resident_ = one.get();
+        one->may_run.release();
+        one->has_run.acquire();
+        if (!one->has_ended) continue;
+        --left;
+        if (one->fault != nullptr && fault == nullptr) fault = one->fault;
+        is_abandoned_ = is_abandoned_ || fault != nullptr;
+      }
+    }
+    for (const auto& one : residents) one->thread.join();
+    own_ = before;
+    resident_ = nullptr;
+    is_abandoned_ = false;
+    if (fault != nullptr) std::rethrow_exception(fault);
+  }
+
+  /// Gives the other blocks of a cooperative launch a turn.
+  void let_others_run() {
+    Resident* const self = resident_;
+    if (self == nullptr) return;
+    self->has_run.release();
+    self->may_run.acquire();
+    if (is_abandoned_) abandon();
+    blockIdx = own_->index;
+  }
+
+  void run_block(std::size_t shared_bytes) {
+    auto& [index, epochs, scheduler, fibers, threads, warps] = *own_;
+    n_threads_ = blockDim.x * blockDim.y * blockDim.z;
+    while (fibers.size() < n_threads_) add_fiber();
+    epochs = {.kernels = kernels_, .blocks = ++blocks_};
+    blockIdx = index;
     prepare_shared_memory(shared_bytes);
+    const dim3 block = blockDim;
     std::vector<unsigned> order(n_threads_);
     for (unsigned i = 0; i < n_threads_; ++i) {
-      threads_[i] = Thread();
-      threads_[i].number = i;
-      threads_[i].waited = !overlaps_;
-      threads_[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+      threads[i] = Thread();
+      threads[i].number = i;
+      threads[i].waited = !overlaps_;
+      threads[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
     }
     for (unsigned first = 0; first < n_threads_; first += kWarp) {
       const unsigned lanes = std::min(kWarp, n_threads_ - first);
-      warps_[first / kWarp] = {.present = lanes == kWarp ? 0xffffffffu : (1u << lanes) - 1};
+      warps[first / kWarp] = {.present = lanes == kWarp ? 0xffffffffu : (1u << lanes) - 1};
     }
     arrange(order);
     for (unsigned left = n_threads_; left > 0;) {
       bool any_ran = false;
       for (const unsigned i : order) {
-        if (threads_[i].state != Thread::State::kReady) continue;
+        if (threads[i].state != Thread::State::kReady) continue;
         any_ran = true;
-        current_ = &threads_[i];
+        current_ = &threads[i];
         threadIdx = current_->index;
-        Fiber::change(scheduler_, *fibers_[i]);
+        Fiber::change(scheduler, *fibers[i]);
         current_ = nullptr;
         if (!fault_.empty()) abandon();
-        if (threads_[i].state == Thread::State::kExited) {
-          warps_[i / kWarp].exited |= 1u << i % kWarp;
+        if (threads[i].state == Thread::State::kExited) {
+          warps[i / kWarp].exited |= 1u << i % kWarp;
           --left;
         }
       }
-      if (!any_ran) release_barrier();
+      if (!any_ran && !wake_sleepers()) release_barrier();
       if (settings.order == Order::kRandom) arrange(order);
     }
   }
 
-  /// A fiber outlives its thread: it serves the thread of the same number in each block that comes.
-  void add_fiber() {
-    const std::size_t i = fibers_.size();
-    fibers_.push_back(std::make_unique<Fiber>([this, i] {
-      while (true) {
-        (*kernel_)();
-        if (!threads_[i].waited) fail(threads_[i], "leaves without having waited for the kernel before");
-        threads_[i].state = Thread::State::kExited;
-        Fiber::change(*fibers_[i], scheduler_);
-      }
-    }));
-    threads_.resize(fibers_.size());
+  /// Whether a thread of the block slept. All that did can run again after the other blocks have had a turn.
+  bool wake_sleepers() {
+    std::vector<Thread>& threads = own_->threads;
+    const auto sleeps = [](const Thread& t) { return t.state == Thread::State::kSleeping; };
+    if (std::none_of(threads.begin(), threads.begin() + n_threads_, sleeps)) return false;
+    let_others_run();
+    for (Thread& thread : threads) {
+      if (sleeps(thread)) thread.state = Thread::State::kReady;
+    }
+    return true;
   }
 
-  void wait(Thread& self) { Fiber::change(*fibers_[self.number], scheduler_); }
+  /// A fiber outlives its thread: it serves the thread of the same number in each block that comes.
+  void add_fiber() {
+    Block& block = *own_;
+    const std::size_t i = block.fibers.size();
+    block.fibers.push_back(std::make_unique<Fiber>([this, &block, i] {
+      while (true) {
+        (*kernel_)();
+        Thread& self = block.threads[i];
+        if (!self.waited) fail(self, "leaves without having waited for the kernel before");
+        self.state = Thread::State::kExited;
+        Fiber::change(*block.fibers[i], block.scheduler);
+      }
+    }));
+    block.threads.resize(block.fibers.size());
+  }
+
+  void wait(Thread& self) { Fiber::change(*own_->fibers[self.number], own_->scheduler); }
 
   /// No thread can run: either the whole block waits at one barrier, or it hangs for ever.
   void release_barrier() {
-    const auto first = threads_.begin(), last = first + n_threads_;
+    const auto first = own_->threads.begin(), last = first + n_threads_;
     const auto at_barrier = [](const Thread& t) { return t.state == Thread::State::kAtBarrier; };
     const auto waiting =
         std::find_if(first, last, [](const Thread& t) { return t.state != Thread::State::kExited; });
@@ -372,14 +504,14 @@ class Processor {
       }
       t->state = Thread::State::kReady;
     }
-    ++epochs_.barriers;
+    ++own_->epochs.barriers;
     if (on_barrier != nullptr) on_barrier();
   }
 
   /// All lanes of the mask wait. True if it is for the same thing: then each has its result and can run
   /// again.
   bool finish_warp_operation(const Thread& last) {
-    Thread* const lanes = threads_.data() + last.warp() * kWarp;
+    Thread* const lanes = own_->threads.data() + last.warp() * kWarp;
     std::uint64_t votes = 0;
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((last.mask >> lane & 1) == 0) continue;
@@ -398,8 +530,8 @@ class Processor {
       if (last.operation == WarpOperation::kGather) lanes[lane].gathered = gathered;
       lanes[lane].state = Thread::State::kReady;
     }
-    warps_[last.warp()].waiting &= ~last.mask;
-    if (last.operation == WarpOperation::kSync) ++epochs_.warps[last.warp()];
+    own_->warps[last.warp()].waiting &= ~last.mask;
+    if (last.operation == WarpOperation::kSync) ++own_->epochs.warps[last.warp()];
     return true;
   }
 
@@ -438,19 +570,19 @@ class Processor {
  private:
   /// The threads stay where they are: there is nothing in device code that would have to be undone.
   [[noreturn]] void abandon() {
-    fibers_.clear();
+    own_->fibers.clear();
     throw Fault(std::exchange(fault_, ""));
   }
 
   const std::function<void()>* kernel_ = nullptr;
   bool overlaps_ = false;
-  Fiber scheduler_;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Thread> threads_;
+  std::uint64_t kernels_ = 0, blocks_ = 0;  ///< that have begun
+  Block alone_;                             ///< the blocks of other than cooperative launches
+  Block* own_ = &alone_;                    ///< the block that runs
+  Resident* resident_ = nullptr;            ///< the same in a cooperative launch
+  bool is_abandoned_ = false;               ///< a cooperative launch that has a fault
   unsigned n_threads_ = 0;
-  Warp warps_[kWarp] = {};
   Thread* current_ = nullptr;
-  Epochs epochs_;
   std::string fault_;
   std::mt19937 random_;
 };
@@ -493,6 +625,11 @@ inline void __syncthreads(cuda_emulation::Place where = {__builtin_FILE(), __bui
 inline void __syncwarp(unsigned mask = 0xffffffffu,
                        cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
   cuda_emulation::processor.warp_operation(cuda_emulation::WarpOperation::kSync, mask, 0, 0, where);
+}
+
+/// Waits for others: in the emulation until nothing else in the block can run.
+inline void __nanosleep(unsigned, cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  cuda_emulation::processor.sleep(where);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate,

@@ -146,8 +146,8 @@ int main(int count, char** arguments) try {
   cuda_emulation::check_races(true);
   const std::string name = count > 1 ? arguments[1] : "";
   const std::vector<std::string> words(arguments + std::min(count, 2), arguments + count);
-  return answer_of<CountedMatvec, CountedLayerNorm, CountedSoftmax, CountedAttention, CountedProduct>(name,
-                                                                                                      words);
+  return answer_of<CountedMatvec, CountedLayerNorm, CountedSoftmax, CountedAttention, CountedProduct,
+                   CountedBoundaries>(name, words);
 } catch (const std::exception& error) {
   fmt::print("The kernel is wrong: {}.\n", error.what());
   return 1;

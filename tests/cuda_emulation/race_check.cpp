@@ -34,7 +34,7 @@ struct ByteAccesses {
 };
 
 /// For each byte of shared memory.
-std::vector<ByteAccesses> shadow;
+thread_local std::vector<ByteAccesses> shadow;  // as the memory itself
 
 /// Shared variables are thread_local, and nothing else in a test program that kernels access is.
 struct Range {
@@ -137,7 +137,7 @@ void on_access(void* address, std::size_t bytes, bool write, const void* instruc
   if (!checking && on_request == nullptr) return;
   const Thread* const thread = processor.thread();
   if (thread == nullptr || processor.is_on_stack(address)) return;
-  static const Range range = shared_variables();
+  static thread_local const Range range = shared_variables();
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   const bool is_shared = range.begin <= first && first < range.end;
   if (on_request != nullptr && (is_shared || is_allocated(address)))

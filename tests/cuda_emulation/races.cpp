@@ -235,6 +235,25 @@ std::string race_of_blocks(std::initializer_list<void (*)(int* data, unsigned* f
   return faults;
 }
 
+/// The same of a cooperative launch.
+std::string race_of_blocks_at_once(void (*kernel)(int* data, unsigned* flags)) {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 4096) == cudaSuccess);
+  CHECK(cudaMemsetAsync(memory, 0, 4096, nullptr) == cudaSuccess);
+  cudaLaunchAttribute together{cudaLaunchAttributeCooperative, {1}};
+  cudaLaunchConfig_t config;
+  config.gridDim = dim3(3);
+  config.blockDim = dim3(64);
+  config.attrs = &together;
+  config.numAttrs = 1;
+  cuda_emulation::check_races(true);
+  const std::string fault =
+      fault_of(config, kernel, static_cast<int*>(memory), static_cast<unsigned*>(memory) + 512);
+  cuda_emulation::check_races(false);
+  CHECK(cudaFree(memory) == cudaSuccess);
+  return fault;
+}
+
 const std::string kWrittenElsewhere = "global memory that another block wrote";
 
 enum class Missing { kNothing, kBarrierBefore, kFenceBefore, kFenceAfter, kBarrierAfter };
@@ -319,6 +338,46 @@ TEST_CASE("blocks may not write to one place, but to neighbouring bytes, and the
   in_every_order([] {
     CHECK(contains(race_of_blocks({write_one_place}), "writes " + kWrittenElsewhere));
     CHECK(race_of_blocks({write_neighbouring_bytes, read_all, write_neighbouring_bytes}) == "");
+  });
+}
+
+template <bool kFenceBefore, bool kFenceAfter>
+__global__ void read_the_neighbour(int* data, unsigned* flags) {
+  data[blockIdx.x * 64 + threadIdx.x] = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (kFenceBefore) __threadfence();
+    atomicAdd(flags, 1u);
+    while (atomicAdd(flags, 0u) < gridDim.x) __nanosleep(20);
+    if (kFenceAfter) __threadfence();
+  }
+  __syncthreads();
+  data[256 + blockIdx.x * 64 + threadIdx.x] = data[(blockIdx.x + 1) % gridDim.x * 64 + threadIdx.x];
+}
+
+TEST_CASE("blocks that run at once see each other's writes after a barrier with fences") {
+  in_every_order([] {
+    CHECK(race_of_blocks_at_once(read_the_neighbour<true, true>) == "");
+    CHECK(contains(race_of_blocks_at_once(read_the_neighbour<false, true>), kWrittenElsewhere));
+    CHECK(contains(race_of_blocks_at_once(read_the_neighbour<true, false>), kWrittenElsewhere));
+  });
+}
+
+template <bool kBarrier>
+__global__ void exchange_between_turns(int* data, unsigned*) {
+  __shared__ int shared[64];
+  if (kBarrier) __syncthreads();
+  shared[threadIdx.x] = static_cast<int>(blockIdx.x);
+  __nanosleep(20);
+  if (kBarrier) __syncthreads();
+  data[blockIdx.x * 64 + threadIdx.x] = shared[threadIdx.x ^ 32];
+}
+
+TEST_CASE("a race in shared memory is found in blocks that run at once") {
+  in_every_order([] {
+    CHECK(race_of_blocks_at_once(exchange_between_turns<true>) == "");
+    CHECK(
+        contains(race_of_blocks_at_once(exchange_between_turns<false>), "shared memory that another thread"));
   });
 }
 

@@ -104,3 +104,39 @@ TEST_CASE("each rung of prefill's product makes more products for a request to s
     CHECK(CountedProduct::kProducts / requests == doctest::Approx(promises.at(rung.name)).epsilon(1e-3));
   }
 }
+
+TEST_CASE("a rung of the boundaries on a GPU asks of memory what its page says") {
+  check<CountedBoundaries>(
+      {{"1-waits", {16.0, 15.625, 0.0, 0.0}},
+       {"2-launches", {16.0, 15.625, 0.0, 0.0}},
+       {"3-graph", {16.0, 15.625, 0.0, 0.0}},
+       {"4-before-the-wait", {16.0, 15.625, 0.5, 0.0}},
+       {"5-one-kernel", {16.0, 15.625, 0.0, 10.0}}},
+      CountedBoundaries::kSize.layers * CountedBoundaries::kSize.width * CountedBoundaries::kSize.width);
+}
+
+TEST_CASE("each rung of the boundaries needs fewer calls of the host, waits or kernels") {
+  struct Calls {
+    std::size_t kernels;
+    std::uint64_t waits;
+    int graphs;
+  };
+  const std::map<std::string_view, Calls> promises{{"1-waits", {6, 7, 0}},
+                                                   {"2-launches", {6, 1, 0}},
+                                                   {"3-graph", {6, 1, 1}},
+                                                   {"4-before-the-wait", {6, 1, 0}},
+                                                   {"5-one-kernel", {1, 1, 0}}};
+  for (const auto& rung : CountedBoundaries::ladder()) {
+    CAPTURE(rung.name);
+    const ChainCase numbers(CountedBoundaries::kSize);
+    gpu_boundaries::Prepared prepared(rung, numbers.w, numbers.x);
+    prepared.run_after_kernel();  // records a graph
+    const std::uint64_t waits = cuda_emulation::waits;
+    const int graphs = cuda_emulation::graphs_launched;
+    cuda_emulation::Counters counters;
+    prepared.run();
+    CHECK(counters.launches().size() == promises.at(rung.name).kernels);
+    CHECK(cuda_emulation::waits - waits == promises.at(rung.name).waits);
+    CHECK(cuda_emulation::graphs_launched - graphs == promises.at(rung.name).graphs);
+  }
+}

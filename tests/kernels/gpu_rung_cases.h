@@ -1,6 +1,7 @@
 // What the rungs of the GPU's ladders are tried with.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <random>
@@ -141,6 +142,27 @@ struct HeadsCase {
 
   std::vector<float> queries, keys, values;
 };
+
+struct ChainSize {
+  int layers, width;
+};
+inline const std::vector<ChainSize> kOddChains = {{1, 4}, {2, 36}, {3, 132}, {5, 100}, {2, 260}, {1, 1024}};
+
+/// Matrices that keep x about as large as it is.
+struct ChainCase {
+  explicit ChainCase(const ChainSize& size) {
+    std::mt19937 random(static_cast<unsigned>(size.width));
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < size.width; ++i) x.push_back(normal(random));
+    for (int i = 0; i < size.layers * size.width * size.width; ++i)
+      w.push_back(normal(random) / std::sqrt(static_cast<float>(size.width)));
+  }
+
+  std::vector<float> x, w;
+};
+
+/// Of a result. A sum of a thousand products near 0.03 has an error of some 1e-6, and five layers some more.
+constexpr double kErrorOfChain = 2e-5;
 
 /// Calls `test` on the GPU; in the emulation, in every order of threads and blocks, and with the race check.
 void on_every_gpu(const std::function<void()>& test);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/rungs/cuda/attention/prepared.h"
+#include "kernels/rungs/cuda/boundaries/prepared.h"
 #include "kernels/rungs/cuda/layer_norm/prepared.h"
 #include "kernels/rungs/cuda/matvec/prepared.h"
 #include "kernels/rungs/cuda/product/prepared.h"
@@ -276,6 +277,40 @@ TEST_CASE("every product of prefill on a GPU rounds as finely as its type") {
   });
 }
 
+TEST_CASE("every chain of layers on a GPU is the product of all matrices") {
+  on_every_gpu([] {
+    for (const gpu_boundaries::BoundaryRung& rung : gpu_boundaries::ladder()) {
+      for (const ChainSize& size : kOddChains) {
+        CAPTURE(rung.name);
+        CAPTURE(size.layers);
+        CAPTURE(size.width);
+        const ChainCase numbers(size);
+        const auto width = static_cast<std::size_t>(size.width);
+        std::vector<double> x(numbers.x.begin(), numbers.x.end());
+        for (std::size_t first = 0; first < numbers.w.size(); first += width * width) {
+          std::vector<double> next(width);
+          for (std::size_t i = 0; i < width * width; ++i)
+            next[i / width] += static_cast<double>(numbers.w[first + i]) * x[i % width];
+          x = next;
+        }
+        gpu_boundaries::Prepared prepared(rung, numbers.w, numbers.x);
+        for (int time = 0; time < (size.width < 200 ? 3 : 1); ++time) {
+          prepared.run_after_kernel();
+          const std::vector<float> y = prepared.result();
+          REQUIRE(y.size() == width + 1);
+          double most = 0.0;
+          for (std::size_t i = 0; i < width; ++i) {
+            const double wrong = std::abs(static_cast<double>(y[i]) - x[i]);
+            most = std::max(most, std::isnan(wrong) ? INFINITY : wrong);
+          }
+          CHECK(most < kErrorOfChain);
+          CHECK(y.back() == 0.5f);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("the rungs on a GPU are numbered in order") {
   const auto check = [](const auto& rungs) {
     int number = 1;
@@ -286,4 +321,5 @@ TEST_CASE("the rungs on a GPU are numbered in order") {
   check(gpu_softmax::ladder());
   check(gpu_attention::ladder());
   check(gpu_product::ladder());
+  check(gpu_boundaries::ladder());
 }

@@ -87,6 +87,7 @@ enum cudaError_t {
   cudaErrorECCUncorrectable = 214,
   cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorNotReady = 600,
+  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901
 };
@@ -507,12 +508,16 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
 
 // ── Launches ──
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeCooperative,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
-  struct {
+  union {
     int programmaticStreamSerializationAllowed;
+    int cooperative;
   } val;
 };
 
@@ -577,20 +582,29 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (config->dynamicSmemBytes > shared_limit) return cuda_emulation::failed(cudaErrorInvalidValue);
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   cuda_emulation::make_room(config->stream);
-  bool overlaps = false;
+  bool overlaps = false, together = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    overlaps = overlaps || config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeCooperative) {
+      together = attribute.val.cooperative != 0;
+    } else {
+      overlaps = overlaps || attribute.val.programmaticStreamSerializationAllowed != 0;
+    }
   }
+  const unsigned most = static_cast<unsigned>(cuda_emulation::settings.multiprocessors) *
+                        (2048 / (block.x * block.y * block.z));
+  if (together && grid.x * grid.y * grid.z > most)
+    return cuda_emulation::failed(cudaErrorCooperativeLaunchTooLarge);
   if (overlaps) ++cuda_emulation::overlapping_launches;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  cuda_emulation::enqueue(config->stream,
-                          [kernel, values, grid, block, overlaps, shared_bytes = config->dynamicSmemBytes] {
-                            if (cuda_emulation::on_kernel != nullptr) {
-                              cuda_emulation::on_kernel(reinterpret_cast<const void*>(kernel), grid, block);
-                            }
-                            cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps,
-                                                               [&] { std::apply(kernel, values); });
-                          });
+  cuda_emulation::enqueue(config->stream, [kernel, values, grid, block, overlaps, together,
+                                           shared_bytes = config->dynamicSmemBytes] {
+    if (cuda_emulation::on_kernel != nullptr) {
+      cuda_emulation::on_kernel(reinterpret_cast<const void*>(kernel), grid, block);
+    }
+    cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps, together,
+                                       [&] { std::apply(kernel, values); });
+  });
   return cudaSuccess;
 }

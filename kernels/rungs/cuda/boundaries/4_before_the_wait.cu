@@ -1,0 +1,28 @@
+// Each kernel starts while the one before still runs (programmatic dependent launch), requests its weights,
+// and then waits. Where one layer ends and the next begins, memory no longer idles.
+#include "kernels/rungs/cuda/boundaries/chain.cuh"
+
+namespace staircase::rungs::gpu_boundaries {
+namespace {
+
+__global__ void multiply(Chain c, int layer) {
+  Weights weights;
+  weights.request(c, layer, own_warp());
+  let_next_begin();
+  wait_for_previous();  // from here on, x is there
+  weights.multiply(c, layer, own_warp());
+}
+
+void start(const Chain& c, Stream stream) {
+  stream.overlaps = true;
+  for (int layer = 0; layer < c.layers; ++layer)
+    launch("a layer was started", stream, blocks(divide_up(c.width, kThreads / 32)), kThreads, 0, multiply, c,
+           layer);
+}
+
+}  // namespace
+
+constexpr BoundaryRung kBeforeTheWait{"4-before-the-wait",
+                                      "weights are requested before the layer before has ended", start};
+
+}  // namespace staircase::rungs::gpu_boundaries
