@@ -3,7 +3,8 @@
 // combines their sums. Only the GPU knows the lengths, so the host sizes the grid for a full cache; with
 // fewer keys, some blocks have nothing to do. A block takes up to 8 heads that share a head of keys, so it
 // reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
-// or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded.
+// or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded, and so are
+// those in int8: a score is then multiplied by the scale of its key, and a weight by that of its value.
 //
 // Two things need not wait for the kernel before, which computes the queries. Each block prefetches its share
 // of the keys and values of earlier passes. And blocks without keys prefetch weights of the products that
@@ -118,7 +119,7 @@ __device__ __forceinline__ void prefetch_keys(const Heads<Stored>& heads, const 
       count = min(end_of_piece - position, heads.blocks.size - in_block);
       const std::int64_t place = heads.template key<true>(share.sequence, share.kv_head, position);
       if (place < 0) continue;
-      const auto bytes = static_cast<unsigned>(count * heads.size * static_cast<int>(sizeof(Stored)));
+      const auto bytes = static_cast<unsigned>(count * heads.kept * static_cast<int>(sizeof(Stored)));
       prefetch_in_bulk(heads.keys + place, bytes);
       prefetch_in_bulk(heads.values + place, bytes);
     }
@@ -204,7 +205,7 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
     for (int j = 0; j < kKeysAtOnce; ++j) {
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        const float sum = warp_sum<kKeyLanes>(score[j][h]);
+        const float sum = warp_sum<kKeyLanes>(score[j][h]) * heads.scale_of(key[j]);
         if (thread % kKeyLanes == 0) scores[h * kChunk + own + j * kGroups] = sum;
       }
     }
@@ -259,12 +260,14 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
   if (groups.own >= groups.count) return;
 #pragma unroll 4
   for (int k = groups.own; k < count; k += groups.count) {
-    const Vector<Stored, kVector> value = load_vector<kVector>(
-        heads.values + heads.key(share.sequence, share.kv_head, first + k) + groups.column);
+    const Stored* const head = heads.values + heads.key(share.sequence, share.kv_head, first + k);
+    const Vector<Stored, kVector> value = load_vector<kVector>(head + groups.column);
+    const float scale = heads.scale_of(head);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
+      const float weight = weights[h * kChunk + k] * scale;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) result[h][v] += weights[h * kChunk + k] * widen(value.values[v]);
+      for (int v = 0; v < kVector; ++v) result[h][v] += weight * widen(value.values[v]);
     }
   }
 }

@@ -2,7 +2,7 @@
 // over the keys in tiles of 32. It loads each tile into shared memory, so 32 queries share one read of a key.
 // The limit is arithmetic, here the bandwidth of shared memory.
 //
-// Keys and values in 16 bits are widened to float32 as they are loaded.
+// Keys and values in 16 or 8 bits are widened to float32 as they are loaded, and multiplied by their scale.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -37,8 +37,9 @@ __device__ __forceinline__ void load_tile(const From& from, int rows, int width,
   const int tile_width = tile_stride(width) - 4;
   for (int row = warp; row < kTileKeys; row += kTileThreads / kWarp) {
     const auto* const elements = from(min(row, rows - 1));
+    const float factor = scale * scale_of_head(elements, width);
     for (int i = lane; i < tile_width; i += kWarp) {
-      tile[row * tile_stride(width) + i] = row < rows && i < width ? widen(elements[i]) * scale : 0.0f;
+      tile[row * tile_stride(width) + i] = row < rows && i < width ? widen(elements[i]) * factor : 0.0f;
     }
   }
 }

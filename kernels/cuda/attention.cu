@@ -13,6 +13,9 @@
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
 //   attend_split.cuh              a few queries: several blocks share the keys
 //
+// In int8 the keys and the values of a head at a position have a scale (KeysValues in device.h). Integers are
+// widened on their way into registers or shared memory, and tensor cores are not used.
+//
 // If heads share keys, a few queries need less bandwidth: a block of attend_split takes all heads of a group,
 // so it reads the keys once for all of them. With many queries, each head has tiles of its own. A tile is
 // full without the other heads; with them, it would read just as many keys.
@@ -48,7 +51,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                         Tensor& out) {
   using namespace cuda;
   const std::int64_t n_tokens = batch.n_tokens(), n_kv_head = keys_values.keys.dim(1);
-  const int size = static_cast<int>(keys_values.keys.dim(3));
+  const int size = static_cast<int>(keys_values.head_size());
   const std::int64_t n_head = queries.dim(1) / size;
   const Heads<Stored> heads{Sequences(batch),
                             queries.data<float>(),
@@ -57,6 +60,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                             static_cast<int>(n_head),
                             static_cast<int>(n_kv_head),
                             size,
+                            static_cast<int>(keys_values.keys.dim(3)),
                             Blocks(keys_values),
                             keys_values.window,
                             1.0f / std::sqrt(static_cast<float>(size)),
@@ -86,7 +90,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
     return;
   }
 
-  constexpr int kVector = 16 / sizeof(Stored);  // 16 bytes
+  constexpr int kVector = sizeof(Stored) == 1 ? 4 : 16 / sizeof(Stored);  // 16 bytes, but with scales 4
   const int vector = size % kVector == 0 ? kVector : 1;
   if (size / vector > kSplitThreads) {
     throw std::runtime_error(
@@ -130,9 +134,13 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
 void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                            Tensor& out) {
   if (listed(Operation::kAttention, batch, queries, keys_values, out)) return;
-  cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
-    attend<std::remove_pointer_t<decltype(keys)>>(batch, queries, keys_values, out);
-  });
+  if (keys_values.keys.dtype() == DType::kInt8) {
+    attend<std::int8_t>(batch, queries, keys_values, out);
+  } else {
+    cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
+      attend<std::remove_pointer_t<decltype(keys)>>(batch, queries, keys_values, out);
+    });
+  }
   announced_ = {};
 }
 

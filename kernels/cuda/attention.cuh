@@ -5,13 +5,24 @@
 
 namespace staircase::cuda {
 
+/// The scale of a head of an int8 cache, which its elements precede; other types have none.
+template <typename Stored>
+__device__ __forceinline__ float scale_of_head(const Stored* head, int size) {
+  if constexpr (std::is_same_v<Stored, std::int8_t>) {
+    return *reinterpret_cast<const float*>(head + size);
+  } else {
+    return 1.0f;
+  }
+}
+
 template <typename Stored>
 struct Heads {
   Sequences sequences;
   const float* queries;  ///< [n_tokens, n_head · size]
-  const Stored* keys;    ///< [n_blocks, n_kv_head, block_size, size]
+  const Stored* keys;    ///< [n_blocks, n_kv_head, block_size, kept]
   const Stored* values;
   int n_head, n_kv_head, size;
+  int kept;  ///< elements from one position to the next: more than size with scales
   Blocks blocks;
   int window;   ///< positions that a query sees at most
   float scale;  ///< 1 / sqrt(size)
@@ -26,8 +37,10 @@ struct Heads {
   /// With kGuesses, before the wait for the previous kernel; below 0 if the block's number is impossible.
   template <bool kGuesses = false>
   __device__ std::int64_t key(int sequence, int kv_head, int position) const {
-    return blocks.place<kGuesses>(sequence, kv_head, n_kv_head, position) * size;
+    return blocks.place<kGuesses>(sequence, kv_head, n_kv_head, position) * kept;
   }
+  /// What the elements of a key or a value are multiplied by.
+  __device__ float scale_of(const Stored* head) const { return scale_of_head(head, size); }
   /// The first key that the query at that position sees.
   __device__ int first_key(int position) const { return max(position - window + 1, 0); }
   /// Whether that query sees that key.

@@ -56,6 +56,9 @@ class CudaDevice final : public Device {
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
                    KeysValues& keys_values) override;
+  bool keeps(DType dtype, std::int64_t head_size) const override {
+    return dtype == DType::kInt8 ? head_size % head_multiple(dtype) == 0 : Device::keeps(dtype, head_size);
+  }
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void announce(const Weight& first, const Weight& second) override;
@@ -200,7 +203,8 @@ class CudaDevice final : public Device {
   std::size_t staged_ = 0;  // bytes of it that the GPU may not have read yet
   Tensor scratch_;
   Tensor zeros_;
-  Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
+  Tensor projected_;  // queries, keys and values before their heads are rounded
+  Tensor operand_;    // the rows that a product multiplies, normalized or in the type of the weights
   std::array<Tensor, 2> announced_;  // weights whose products follow the next attention
   Tensor widened_;                   // weights that were 8 or 4 bits, for cuBLAS
   bool running_ = false;

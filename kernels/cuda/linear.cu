@@ -553,6 +553,13 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
   if (listed(Operation::kQueryKeyValue, batch, x, norm, weight, bias, queries, keys_values)) return;
   if (x.dim(0) == 0) return;
+  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is rounded as a whole, once all of it is there
+    const Shape shape{x.dim(0), weight.out_features};
+    grown(projected_, shape[0] * shape[1]);
+    Tensor projected = projected_.reshaped(shape);
+    linear(x, norm, weight, bias, Epilogue::kStore, projected);
+    return split_heads(batch, projected, {}, queries, keys_values);
+  }
   const std::int64_t width = weight.out_features / 3;
   const cuda::StoreQueryKeyValue store{bias.data<float>(),
                                        cuda::Sequences(batch),

@@ -67,7 +67,7 @@ void CudaDevice::run(const std::function<void()>& work, std::span<const std::uin
   list_->add(key.empty());
   for (const std::uint64_t number : key) list_->add(number);
   if (key.empty()) work();
-  for (const Tensor* memory : {&scratch_, &zeros_, &operand_, &widened_}) list_->add(*memory);
+  for (const Tensor* memory : {&scratch_, &zeros_, &projected_, &operand_, &widened_}) list_->add(*memory);
   cuda::OperationList list = *std::exchange(list_, std::nullopt);
 
   if (recordings_.size() >= kMostRecordings && !recordings_.contains(list)) recordings_.clear();

@@ -5,9 +5,10 @@
 //   a' = a cos - b sin, b' = b cos + a sin.
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size], rotations [n_tokens, rotary], queries [n_tokens,
-// n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. About ten
-// operations for each element, which is read and written once. The limit is bandwidth, or launch latency for
-// a few tokens.
+// n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. In an int8 cache
+// a head is rounded as a whole, and its scale stored after it (KeysValues in device.h). About ten operations
+// for each element, which is read and written once. The limit is bandwidth, or launch latency for a few
+// tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/normalize.cuh"
 
@@ -28,7 +29,8 @@ struct HeadPlaces {
   Blocks blocks;
   float* queries;       ///< [n_tokens, n_head · size]
   DType stored;         ///< the type of keys and values
-  void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, size]
+  void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, kept]
+  int kept;             ///< elements from one position to the next
 };
 
 /// The part of a row of `width` features that is a head and that begins at `first`. The norm is of the row.
@@ -57,6 +59,28 @@ __device__ __forceinline__ void rotate_head(const HeadOfRow& head, int size, con
   for (int i = rotary + lane; i < size; i += kWarp) put(i, feature(i));
 }
 
+/// |value| if it is larger, or if it is NaN.
+__device__ __forceinline__ float larger_magnitude(float largest, float value) {
+  return fabsf(value) > largest || value != value ? fabsf(value) : largest;
+}
+
+/// Rounds a head to 8 bits. for_each(put) calls put(i, feature i) for the features of the lane, the same ones
+/// each time. Every lane of the warp must call it.
+template <typename ForEach>
+__device__ __forceinline__ void store_rounded(const ForEach& for_each, int size, std::int8_t* to) {
+  float largest = 0.0f;
+  for_each([&](int, float value) { largest = larger_magnitude(largest, value); });
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    largest = larger_magnitude(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+  }
+  const float scale = largest / 127.0f;
+  for_each([&](int i, float value) {
+    const float whole = scale == 0.0f ? 0.0f : rintf(value / scale);
+    to[i] = static_cast<std::int8_t>(fmaxf(fminf(whole, 127.0f), -127.0f));
+  });
+  if (threadIdx.x % kWarp == 0) *reinterpret_cast<float*>(to + size) = scale;
+}
+
 /// One warp per head: block (token, kHeadsOfBlock heads).
 __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* projected, HeadPlaces to) {
   begin_after_previous();
@@ -78,14 +102,22 @@ __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* p
   }
   const int sequence = to.sequences.of_token(token), position = to.sequences.position(sequence, token);
   const int kv_head = (head - to.n_head) % to.n_kv_head;
-  const std::int64_t place = to.blocks.place(sequence, kv_head, to.n_kv_head, position) * size;
-  if (head < to.n_head + to.n_kv_head) {
-    rotate_head(in_row(kv_head, to.n_kv_head), size, to.key_norm, rotations, to.rotary,
-                [&](int i, float value) { store_as(to.stored, to.keys, place + i, value); });
-  } else {
-    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
-      store_as(to.stored, to.values, place + i, x[i]);
+  const std::int64_t place = to.blocks.place(sequence, kv_head, to.n_kv_head, position) * to.kept;
+  const auto store = [&](void* memory, const auto& for_each) {
+    if (to.stored == DType::kInt8) {
+      store_rounded(for_each, size, static_cast<std::int8_t*>(memory) + place);
+    } else {
+      for_each([&](int i, float value) { store_as(to.stored, memory, place + i, value); });
     }
+  };
+  if (head < to.n_head + to.n_kv_head) {
+    store(to.keys, [&](const auto& put) {
+      rotate_head(in_row(kv_head, to.n_kv_head), size, to.key_norm, rotations, to.rotary, put);
+    });
+  } else {
+    store(to.values, [&](const auto& put) {
+      for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) put(i, x[i]);
+    });
   }
 }
 
@@ -94,7 +126,7 @@ __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* p
 void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule,
                              Tensor& queries, KeysValues& keys_values) {
   if (listed(Operation::kSplitHeads, batch, projected, rule, queries, keys_values)) return;
-  const std::int64_t n_kv_head = keys_values.keys.dim(1), size = keys_values.keys.dim(3),
+  const std::int64_t n_kv_head = keys_values.keys.dim(1), size = keys_values.head_size(),
                      n_head = queries.dim(1) / size;
   const cuda::HeadPlaces places{cuda::Sequences(batch),
                                 static_cast<int>(n_head),
@@ -109,7 +141,8 @@ void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const 
                                 queries.data<float>(),
                                 keys_values.keys.dtype(),
                                 keys_values.keys.data<void>(),
-                                keys_values.values.data<void>()};
+                                keys_values.values.data<void>(),
+                                static_cast<int>(keys_values.keys.dim(3))};
   const std::int64_t heads = n_head + 2 * n_kv_head;
   cuda::launch("split_heads was started", stream(),
                dim3(cuda::blocks(batch.n_tokens()),

@@ -118,12 +118,12 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
   check(DType::kBFloat16, kBFloat16Tolerance);
 }
 
-TEST_CASE("on a GPU a cache may have 16 bits beside weights of 32, and one of 8 bits is refused by name" *
+TEST_CASE("on a GPU a cache may have 16 or 8 bits beside weights of 32, and one of 4 is refused by name" *
           doctest::skip(kNoGpu)) {
   const std::vector<int> text{321, 11, 5, 400, 77};
   Model exact = tales_on_gpu(DType::kFloat32, kWithoutReference);
   const std::vector<float> want = copy(exact.next_logits(text));
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     exact.use_cache_dtype(dtype);
     StaticKvCache cache(exact);
     exact.next_logits(std::span(text).first(4), cache);
@@ -131,9 +131,9 @@ TEST_CASE("on a GPU a cache may have 16 bits beside weights of 32, and one of 8 
                      dtype == DType::kFloat32 ? kTolerance : kBFloat16Tolerance) == "");
   }
   CHECK(error_message([&] {
-          exact.use_cache_dtype(DType::kInt8);
-        }).starts_with("--cache-dtype int8 is not supported on this device ("));
-  CHECK(exact.kv_dtype() == DType::kBFloat16);
+          exact.use_cache_dtype(DType::kInt4);
+        }).starts_with("--cache-dtype int4 is not supported on this device ("));
+  CHECK(exact.kv_dtype() == DType::kInt8);
 }
 
 /// tales-6m in float32 on the CPU, with the weights that it has in that type.

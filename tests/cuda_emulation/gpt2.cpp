@@ -11,6 +11,7 @@
 #include "bench/gpu.h"
 #include "bench/timing.h"
 #include "common/decoding/model_engine.h"
+#include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/scheduler.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/program/program.h"
@@ -131,6 +132,32 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
       for (const int& token : text) model.next_logits(std::span(&token, 1), cache);
       CHECK(cuda_emulation::graphs_launched - before >= 7);
     }
+  }
+}
+
+// Tokens that arrive one by one go through the kernel for a few queries, and from the second on through a
+// graph.
+TEST_CASE("on the emulated GPU a cache in int8 gives the logits of the CPU's, in rows and in blocks") {
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11, 12, 5, 4, 300, 31, 8};
+  for (const std::string name : {"tales-1m", "tales-gqa-1m"}) {
+    const auto logits = [&](std::shared_ptr<Device> device, bool paged) {
+      Model model = Model::load(kSource / "models" / name, std::move(device));
+      model.use_cache_dtype(DType::kInt8);
+      StaticKvCache rows(model);
+      PagedKvCache blocks(model, 1, 2);
+      KvCache& cache = paged ? static_cast<KvCache&>(blocks) : rows;
+      if (paged) REQUIRE(blocks.reserve(0, static_cast<int>(text.size())));
+      model.next_logits(std::span(text).first(9), cache);
+      std::span<const float> last;
+      for (const int& token : std::span(text).subspan(9))
+        last = model.next_logits(std::span(&token, 1), cache);
+      return std::vector<float>(last.begin(), last.end());
+    };
+    CAPTURE(name);
+    const std::vector<float> want = logits(make_cpu_device(1), false),
+                             got = logits(make_cuda_device(), false);
+    CHECK(difference("logits", got, want, want.size(), 2e-2) == "");  // a rounding may flip
+    CHECK(logits(make_cuda_device(), true) == got);
   }
 }
 
