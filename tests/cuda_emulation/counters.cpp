@@ -63,7 +63,15 @@ Launches linear(std::size_t rows, std::size_t in, std::size_t out, DType dtype, 
 
 /// Keys and values of one sequence.
 KeysValues cache_of(std::size_t kv_heads, DType dtype) {
-  const Shape shape{1, static_cast<std::int64_t>(kv_heads), kCapacity, kHeadSize};
+  const Shape shape{1, static_cast<std::int64_t>(kv_heads), kCapacity, kept_size(dtype, kHeadSize)};
+  if (dtype == DType::kInt8) {
+    const auto filled = [&] {
+      Tensor tensor = device().allocate(dtype, shape);
+      device().copy_from_host(std::vector<std::int32_t>(tensor.bytes() / 4, 0x01010101), tensor);
+      return tensor;
+    };
+    return {filled(), filled()};
+  }
   const Values values = random_values(element_count(shape), 7);
   return {upload_as(dtype, device(), shape, values), upload_as(dtype, device(), shape, values)};
 }
@@ -180,7 +188,9 @@ std::vector<Row> rows() {
       {"attention, 512 positions",
        attention(511, 1, kHeads, DType::kBFloat16),
        {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511}}},
-      {"the same, with the next weights",
+      // A head of 64 bytes and its scale are no whole sectors.
+      {"the same in int8", attention(511, 1, kHeads, DType::kInt8), {{0.0, 0.0, 1.67, 1.0, 3.5}}},
+      {"512 positions, with the next weights",
        attention(511, 1, kHeads, DType::kBFloat16, true),
        {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511 + kNextWeights}}},
       {"the same, 64 positions",
@@ -223,6 +233,7 @@ std::vector<Row> rows() {
       {"33 rows in int8", linear(33, 768, 192, DType::kInt8, NormKind::kNone, Epilogue::kStore), {{}}},
       {"attention, 64 queries", attention(0, 64, kHeads, DType::kBFloat16), {{0.0, 0.0, 1.0, 2.0, 0.5}}},
       {"the same in float32", attention(0, 64, kHeads, DType::kFloat32), {{0.0, 0.0, 1.0, 4.0, 4.0}}},
+      {"the same in int8", attention(0, 64, kHeads, DType::kInt8), {{0.0, 0.0, 1.31, 4.0, 4.0}}},
       {"normalize", normalize(), {{0.0, 0.4, 1.0, 1.0, 4.0}}},
       {"gather_rows", gather_rows(), {{}}},
       // The second row begins within a sector, so a warp reads five instead of four there.
