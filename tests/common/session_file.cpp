@@ -187,6 +187,21 @@ TEST_CASE("a session is read as it was saved, with a cache of any type and lengt
   }
 }
 
+TEST_CASE("a session with a cache of 8 or 4 bits is read with its scales") {
+  const Place place;
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    CAPTURE(to_string(dtype));
+    Model model = Model::load(STAIRCASE_SOURCE_TREE "/models/tales-gqa-1m", make_cpu_device(1));
+    model.use_cache_dtype(dtype);
+    Filled filled(model, 36);
+    const SessionFile file(place.folder.path() / to_string(dtype), model, plain());
+    save(file, model, filled.cache, example(36));
+    const auto found = read(file, model);
+    REQUIRE(found.has_value());
+    CHECK(found->kept == kept(filled.cache, model, 36));
+  }
+}
+
 TEST_CASE("the file has the parts that its description names") {
   const Place place;
   Model model = place.model();
