@@ -405,6 +405,17 @@ class Download(Limited):
         for name in ("smollm2-135m-instruct", "qwen3-0.6b", "llama-3.2-1b-instruct", "pythia-160m", "tinyllama-1.1b-chat"):
             self.assertRegex(shown.getvalue(), rf"(?m)^{name} .* MB .*/")
         self.assertRegex(shown.getvalue(), r"(?m)^llama-3.2-1b-instruct .*gated$")
+        listed = re.findall(r"(?m)^(\S+) .* MB +(\S+?)/(\S+) +(.*?)(, gated)?$", shown.getvalue())
+        self.assertEqual(len(listed), len(shown.getvalue().splitlines()))
+        for name, owner, repository, licence, gated in listed:
+            # Which owners want an account, and under which licence each publishes what is listed.
+            self.assertEqual(bool(gated), owner in ("google", "meta-llama"), name)
+            version = re.match(r"llama-(3\.\d)", name)
+            self.assertEqual(licence, {"google": "Gemma Terms of Use", "openai-community": "MIT",
+                                       "meta-llama": f"Llama {version[1] if version else ''} Community License"}.get(owner, "Apache-2.0"), name)
+            self.assertEqual(repository.lower().removesuffix("-v1.0"), name)
+        known = load("download").KNOWN
+        self.assertEqual({name for name, one in known.items() if one.terms}, {name for name in known if name.startswith("gemma")})
         sizes = {}  # bytes a parameter; a name has the number of parameters, rounded
         for name, number, unit, size in re.findall(r"(?m)^(\S+-(\d+(?:\.\d+)?)([mb])\b\S*) .*?(\d+) MB", shown.getvalue()):
             sizes[name] = int(size) / (float(number) * {"m": 1, "b": 1000}[unit])
