@@ -1,5 +1,6 @@
 """The site as a reader has it: opened from a file in headless Chromium, with and without JavaScript, and on paper."""
 
+import json
 import os
 import re
 import shutil
@@ -120,6 +121,20 @@ class Files(unittest.TestCase):
         meta = pages[SITE / "steps/06-top-k/index.html"].meta
         headline = re.search(r"(?m)^\*(.+)\*$", (ROOT / "steps/06-top-k/README.md").read_text(encoding="utf-8"))[1]
         self.assertEqual((meta["description"], meta["og:title"]), (headline, "06 Top-k - Staircase"))
+
+    def test_each_step_leads_to_the_one_that_it_continues_and_to_those_that_continue_it(self):
+        readmes = {path.parent.name: path.read_text(encoding="utf-8") for path in (ROOT / "steps").glob("[0-9][0-9]*-*/README.md")}
+        continued = {name: re.search(r"^Continues \[[^]]*\]\(\.\./([^)/]*)/?\)(, as a detour)?\.$", text, re.MULTILINE) for name, text in readmes.items()}
+        count = 0
+        for name, found in continued.items():
+            if found:
+                parent, kind = found[1], "detour" if found[2] else "next"
+                pages = [(SITE / "steps" / one / "index.html").read_text(encoding="utf-8") for one in (name, parent)]
+                self.assertIn(f'<li><span>continues</span> <a href="../{parent}/index.html">', pages[0])
+                self.assertIn(f'<li><span>{kind}</span> <a href="../{name}/index.html">', pages[1])
+                self.assertEqual("A detour: nothing continues it." in pages[0], kind == "detour")
+                count += 1
+        self.assertGreater(count, 50)
 
     def test_the_colours_of_code_stand_out_on_every_kind_of_line(self):
         style = (SITE / "_static/book.css").read_text(encoding="utf-8")
@@ -742,6 +757,24 @@ class Refusals(unittest.TestCase):
         self.assertEqual(list(self.site.rglob("README.html")), [])
         self.assertIn("search-index.js", (self.site / "search.html").read_text(encoding="utf-8"))
         self.assertFalse((self.site / "searchindex.js").exists(), "the search is our own")
+
+        def found(pattern, page):
+            return re.findall(pattern, (self.site / page).read_text(encoding="utf-8"))
+
+        names = ["01-greedy-decoding", "02-eos-handling", "03-context-window"]
+        for name, before, after in zip(names, [None, *names], [*names[1:], None]):
+            near = [(kind, f"../{other}/index.html") for kind, other in (("continues", before), ("next", after)) if other]
+            self.assertEqual(found(r'<li><span>(\w+)</span> <a href="([^"]+)"', f"steps/{name}/index.html"), near)
+            self.assertEqual(bool(found("Here a branch ends", f"steps/{name}/index.html")), after is None)
+            around = [(kind, f"../{other}/folder.html") for kind, other in (("prev", before), ("next", after)) if other]
+            self.assertEqual(found(r'rel="(prev|next)" href="([^"]+folder\.html)"', f"steps/{name}/folder.html"), around)
+            self.assertEqual(len(found(r'<a href="index\.html">← ', f"steps/{name}/folder.html")), 1)
+            # The search has the page's beginning, with its headline, and each of its sections.
+            searched = {entry[0]: entry for entry in json.loads(found(r"const searchIndex = (.*);", "search-index.js")[0]) if name in entry[0] and len(entry) == 4}
+            headline = re.search(r"^\*(.+)\*$", (ROOT / "steps" / name / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+            self.assertTrue(searched[f"steps/{name}/index.html"][3].startswith(headline.replace("`", "")), headline)
+            for anchor in ("the-idea", "the-task", "how-to-check-it"):
+                self.assertIn(f"steps/{name}/index.html#{anchor}", searched)
 
     def test_pages_link_to_the_repository_where_its_address_is_known(self):
         def links():

@@ -28,7 +28,7 @@ class Commands(Limited):
                 self.assertIn(f"tools/{tool}", done.stdout + done.stderr)
 
     def test_a_file_that_a_tool_or_a_program_of_the_library_names_is_there(self):
-        """In its help, its messages and its comments; capitals stand for a name, and what is built need not be there."""
+        """In its help, messages and comments. Capitals stand for a name, and what is built need not be there."""
         files = [path for path in (ROOT / "tools").rglob("*") if path.is_file() and path.suffix in ("", ".py", ".sh")]
         for folder, ends in (("bench", ("py", "cpp", "h")), ("docs", ("py",)), ("common", ("cpp", "h")), ("kernels", ("cpp", "h", "cu", "cuh"))):
             files += [path for end in ends for path in (ROOT / folder).rglob(f"*.{end}")]

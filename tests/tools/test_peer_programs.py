@@ -1,6 +1,7 @@
-"""The programs that run another engine once, bench/peer_*.py and bench/gpu_peer.py. The engine is a stand-in with a clock
-of its own: a step takes a known time, a cache refuses positions that do not follow those that it holds, and a text is
-counted on from its last token."""
+"""The programs that run another engine once: bench/peer_*.py and bench/gpu_peer.py. The engine is a stand-in.
+
+It has a clock of its own, in which a step takes a known time. Its cache refuses positions that do not follow those that
+it holds. It counts a text on from its last token."""
 
 import contextlib
 import importlib
@@ -210,7 +211,8 @@ class Programs(Limited):
         self.assertEqual((half["decode_tokens_per_s"], half["prefill_ms"][0]), (2 / LATER, 500 * (1 + FIRST)))
         self.assertEqual(self.loaded[-1][1], "the type bfloat16")
         runs = [call for call in self.model.calls if len(call) == 4]
-        self.assertEqual([call[2] for call in runs if call[1] != 4], [5, 5, 5, 5])  # a warm-up has the cache of the run itself
+        # A warm-up has the cache of the run itself.
+        self.assertEqual([call[2] for call in runs if call[1] != 4], [5, 5, 5, 5])
         self.assertEqual({call[3]["cache_implementation"] for call in runs}, {"static"})
         self.assertTrue(runs[0][3]["compile_config"]._compile_all_devices)
         without = self.run_main(module, "--model", "m", "--prompts", self.prompts(prefill=[], batch=[]), "--threads", 1, "--new-tokens", 5)
@@ -285,7 +287,7 @@ class Programs(Limited):
 
             def infer(self, inputs, share_inputs, share_outputs):
                 tokens, places = inputs["input_ids"].tolist(), inputs["position_ids"].tolist()
-                test.assertEqual(sorted(inputs), ["attention_mask", "input_ids", "position_ids"])  # beam_idx is none of this model's
+                test.assertEqual(sorted(inputs), ["attention_mask", "input_ids", "position_ids"])  # not beam_idx
                 test.assertEqual(places, [list(range(self.length, self.length + len(row))) for row in tokens])
                 self.length += len(tokens[0])
                 test.assertEqual(inputs["attention_mask"].tolist(), [[1] * self.length for _ in tokens])
