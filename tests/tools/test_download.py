@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import http.client
 import http.server
 import io
 import json
@@ -270,6 +271,19 @@ class Download(Limited):
                 setattr(self.hub, name, value)
                 self.assert_refused(self.download(), "lacks a size or a hash", "is not a Hugging Face hub")
 
+    def test_what_arrived_before_a_connection_failed_is_kept(self):
+        tool = load("download")
+        for error in (ConnectionResetError("reset by peer"), TimeoutError("timed out"), http.client.IncompleteRead(b"x"), None):
+            read = unittest.mock.Mock(side_effect=[b"abc", error or b""])
+            response = contextlib.nullcontext(unittest.mock.Mock(status=200, headers={"Content-Length": "9"}, read=read))
+            with self.subTest(error), unittest.mock.patch.object(tool, "opened", lambda _: response), tempfile.TemporaryFile() as file, \
+                    contextlib.redirect_stderr(io.StringIO()):
+                with self.assertRaises(tool.Interrupted) as failed:
+                    tool.fetch_rest(tool.Remote("http://localhost/x", 9, "0" * 40), file, "x")
+                self.assertIn(str(error) if error else "the connection ended after 3 of 9 bytes", str(failed.exception))
+                file.seek(0)
+                self.assertEqual(file.read(), b"abc")
+
     def test_progress_is_a_line_for_each_tenth(self):
         tool = load("download")
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -279,6 +293,8 @@ class Download(Limited):
             tool.PlainProgress(desc="nothing", total=0, initial=0).update(0)
         self.assertEqual(said.getvalue().splitlines(), [
             f"weights: {shown} of 20.0 MB" for shown in ("3.0", "4.0", "6.0", "19.0", "20.0")] + ["nothing: 0.0 of 0.0 MB"])
+        with unittest.mock.patch.dict("sys.modules", {"tqdm": unittest.mock.Mock(spec=[])}):  # one that is broken
+            self.assertIsInstance(tool.progress(desc="weights", total=1, initial=0), tool.PlainProgress)
         with unittest.mock.patch.dict("sys.modules", {"tqdm": None}):
             self.assertIsInstance(tool.progress(desc="weights", total=1, initial=0), tool.PlainProgress)
 

@@ -388,6 +388,37 @@ echo '	libcublasLt.so.13 => /usr/local/cuda/lib64/libcublasLt.so.13 (0x1)
         self.assertEqual(check.shared_libraries("a"), {Path("/lib/libfmt.so.9"), Path("/lib/libcli.so.1")})
 
 
+class Built(StandIns):
+    def test_a_build_that_fails_ends_the_check_with_a_sentence(self):
+        with mock.patch.object(check.shutil, "which", lambda name: f"/bin/{name}"), mock.patch.object(check, "library") as library:
+            for results, words in (([False], "^meson could not prepare build-gpu/; "), ([True, False], "^the build failed$")):
+                library.side_effect = results
+                with self.assertRaisesRegex(check.Failure, words):
+                    check.build()
+            library.side_effect = [True, True]
+            check.build("sm_90")
+            self.assertIn("-Dgpu_arch=sm_90", library.call_args_list[-2][0])
+            self.assertEqual(library.call_args_list[-1][0], ("compile build-gpu",))
+
+
+class ShapedModels(Limited):
+    def test_a_model_is_written_whole_and_once(self):
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(check, "ROOT", Path(name)), mock.patch.object(check, "run") as run_program:
+            def write(*command, minutes):
+                (command[command.index("--folder") + 1] / "model.safetensors").write_text(command[command.index("--shape") + 1])
+                return True
+
+            run_program.return_value = False
+            with self.assertRaisesRegex(check.Failure, "^its random weights could not be written$"):
+                check.shaped_model("124m", 1)
+            run_program.side_effect = write
+            for _ in range(2):
+                folder = check.shaped_model("124m", 1)
+                self.assertEqual((folder, (folder / "model.safetensors").read_text()), (Path(name, "build-bench/models/gpt2-124m-shape"), "124m"))
+            self.assertEqual([path.name for path in folder.parent.iterdir()], ["gpt2-124m-shape"])
+            self.assertEqual(run_program.call_count, 2)
+
+
 class Shapes(StandIns):
     """Which shapes are measured and which left out, with a benchmark that only says so."""
 

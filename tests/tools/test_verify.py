@@ -583,6 +583,11 @@ class VerifyFamilies(Limited):
         self.assert_fails("tokenizer", "merge 0", "'a c'")
         self.tokens["model"]["merges"] = [["a", "b"]]
         self.assertEqual(self.verify()[0], 0)
+        # A piece may have a blank: the first one in a line of the older form parts the two.
+        self.config["vocab_size"], self.tokens["model"]["vocab"] = 5, {"a": 0, "b c": 1, "ab c": 2, "c": 3}
+        for merge in ("a b c", ["a", "b c"]):
+            self.tokens["model"]["merges"] = [merge]
+            self.assertEqual(self.verify()[0], 0, merge)
         self.tokens["model"]["type"] = "WordPiece"
         self.assert_fails("tokenizer", "'WordPiece'", "BPE")
 
