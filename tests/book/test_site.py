@@ -36,6 +36,8 @@ try:
     import furo
     import myst_parser
     import sphinx  # noqa: F811
+    from pages import extension
+    from step_commands import series
 except ImportError:
     furo = None
 
@@ -125,11 +127,11 @@ class Files(unittest.TestCase):
     def test_each_step_leads_to_the_one_that_it_continues_and_to_those_that_continue_it(self):
         readmes = {path.parent.name: path.read_text(encoding="utf-8") for path in (ROOT / "steps").glob("[0-9][0-9]*-*/README.md")}
         continued = {name: re.search(r"^Continues \[[^]]*\]\(\.\./([^)/]*)/?\)(, as a detour)?\.$", text, re.MULTILINE) for name, text in readmes.items()}
-        count = 0
+        steps, count = {step.name: step for step in series.steps()}, 0
         for name, found in continued.items():
             if found:
                 parent, kind = found[1], "detour" if found[2] else "next"
-                pages = [(SITE / "steps" / one / "index.html").read_text(encoding="utf-8") for one in (name, parent)]
+                pages = [extension.StepNeighbours.html(None, None, steps[one]) for one in (name, parent)]
                 self.assertIn(f'<li><span>continues</span> <a href="../{parent}/index.html">', pages[0])
                 self.assertIn(f'<li><span>{kind}</span> <a href="../{name}/index.html">', pages[1])
                 self.assertEqual("A detour: nothing continues it." in pages[0], kind == "detour")
@@ -765,6 +767,7 @@ class Refusals(unittest.TestCase):
         for name, before, after in zip(names, [None, *names], [*names[1:], None]):
             near = [(kind, f"../{other}/index.html") for kind, other in (("continues", before), ("next", after)) if other]
             self.assertEqual(found(r'<li><span>(\w+)</span> <a href="([^"]+)"', f"steps/{name}/index.html"), near)
+            self.assertEqual(set(found(r'<a class="headerlink"[^>]*>([^<]*)</a>', f"steps/{name}/index.html")), {"#"})
             self.assertEqual(bool(found("Here a branch ends", f"steps/{name}/index.html")), after is None)
             around = [(kind, f"../{other}/folder.html") for kind, other in (("prev", before), ("next", after)) if other]
             self.assertEqual(found(r'rel="(prev|next)" href="([^"]+folder\.html)"', f"steps/{name}/folder.html"), around)
