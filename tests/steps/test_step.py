@@ -397,7 +397,7 @@ class Practice(Scratch):
         self.assertIn(f"\n    tools/step check '{self.folder}/some where'\n", (self.folder / "some where/README.md").read_text())
 
     def test_the_readme_does_not_show_the_solution(self):
-        shown = "<!-- from main.cpp -->\nThis is new:\n\n```cpp\nint three, two;\n```\n\n"
+        shown = "<!-- from main.cpp -->\nThis is new:\n\n```cpp\nint three, two;\n```\n\n" * 2
         text = README.format(2, "Second", 2)
         (self.root / "steps/02-b-c/README.md").write_text(text.replace("## The task", shown + "## The task"))
         self.practice(2)

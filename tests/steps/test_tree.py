@@ -115,6 +115,14 @@ class Tree(SmallTree):
             block = f"<details>\n<summary>Files of earlier steps</summary>\n\n{text}\n\n</details>" if text else ""
             self.assertEqual(self.ask(f"'\\n'.join(steps['{step}'].included())"), block)
 
+    def test_a_step_is_shown_by_the_commands_below_its_headline(self):
+        path = self.path("steps/02-two/README.md")
+        text = path.read_text()
+        self.assertEqual(self.ask("steps['02'].command()"), "[]")
+        headline = re.search(r"^\*.+\*\n\n", text, re.MULTILINE)[0]
+        path.write_text(text.replace(headline, f"{headline}    tools/run 02 --a\n    tools/run 02 \\\n      --b\n\n    tools/run 02 --not-this\n\n", 1))
+        self.assertEqual(self.ask("steps['02'].command()"), str(["tools/run 02 --a", "tools/run 02 \\", "--b"]))
+
     def test_list_draws_the_tree_and_the_limits(self):
         drawn = [line.split(" +")[0].rstrip() for line in self.show("list").split("\n\n")[0].splitlines()]
         self.assertEqual(drawn, ["01 One", "02 Two", "├─ 20 Branch", "│  ├─ 22 Room (detour)", "│  23 Beyond",
@@ -284,6 +292,19 @@ class Tree(SmallTree):
             self.show("practice", number, self.folder / str(number))
             library = self.folder / str(number) / "build/library"
             self.assertEqual(sorted(path.name for path in library.iterdir()), names)
+
+    def test_history_writes_into_an_empty_folder_or_a_new_one(self):
+        self.make_floor()
+        full = self.folder / "full"
+        full.mkdir()
+        (full / "mine").touch()
+        for taken in (full, full / "mine"):
+            self.assertEqual(self.show("history", taken, status=2),
+                             f"tools/step: {taken} is not empty; name an empty folder or one that does not exist yet.\n")
+        self.assertEqual([path.name for path in full.iterdir()], ["mine"])
+        (self.folder / "empty").mkdir()
+        self.show("history", self.folder / "empty")
+        self.assertTrue((self.folder / "empty/main.cpp").is_file())
 
     def test_history_follows_the_parents(self):
         self.make_floor()
