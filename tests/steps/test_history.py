@@ -16,7 +16,8 @@ FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/mod
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
 
 # What steps get of other branches, since files that are given to them include it.
-OF_OTHERS = {**dict.fromkeys(("94-continued-cache", "95-kept-answers", "96-dropped-turns"), ("ring_kv_cache.h",)),
+OF_OTHERS = {**dict.fromkeys(("94-continued-cache", "95-kept-answers", "96-dropped-turns", "143-saved-cache"),
+                             ("ring_kv_cache.h",)),
              "121-drafts-in-a-batch": ("prompt_lookup.h", "speculative.h"),
              **dict.fromkeys(("66-http-server", "67-cancellation", "68-graceful-shutdown"), ("ring_kv_cache.h",)),
              "97-chat-server": ("known_tokens.h", "ring_kv_cache.h"),
