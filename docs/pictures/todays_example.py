@@ -74,7 +74,7 @@ def gate():
     gates, ups = (project(weights[f"layers.0.mlp.{part}_proj"], normed) for part in ("gate", "up"))
     passed = [g / (1 + math.exp(-g)) for g in gates]
     places = sorted(sorted(range(len(ups)), key=lambda i: -abs(ups[i]))[:4])
-    return table(["place", *map(str, places)], ["up", *numbers([ups[i] for i in places], ".2f")],
+    return table(["feature", *map(str, places)], ["up", *numbers([ups[i] for i in places], ".2f")],
                  ["gate", *numbers([gates[i] for i in places], ".2f")], ["silu(gate)", *numbers([passed[i] for i in places], ".2f")],
                  ["up · silu(gate)", *numbers([ups[i] * passed[i] for i in places], ".2f")])
 
