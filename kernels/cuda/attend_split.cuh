@@ -4,7 +4,7 @@
 // fewer keys, some blocks have nothing to do. A block takes up to 8 heads that share a head of keys, so it
 // reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
 // or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded, and so are
-// those in int8: a score is then multiplied by the scale of its key, and a weight by that of its value.
+// those in int8. There a score is then multiplied by the scale of its key, and a weight by that of its value.
 //
 // Two things need not wait for the kernel before, which computes the queries. Each block prefetches its share
 // of the keys and values of earlier passes. And blocks without keys prefetch weights of the products that

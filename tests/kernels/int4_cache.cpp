@@ -1,5 +1,5 @@
-// A cache in int4: what arrives is rotated and rounded as closely as plain loops do it, and attention agrees
-// with plain loops on the numbers that the levels stand for, rotated back by the matrix itself.
+// A cache in int4: what arrives is rotated and rounded as closely as plain loops do it. Attention agrees with
+// plain loops on the numbers that the levels stand for, rotated back by the matrix itself.
 #include "tests/kernels/kept_cache.h"
 
 namespace staircase {
@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::size_t kOfGroup = 16;
 
-/// H x / √n for neighbours of each head, as many as the largest power of 2 that divides its size: the entry
-/// [i, j] of H is 1 if i and j have an even number of bits in common, otherwise -1.
+/// H x / √n for each n neighbours of a head, where n is the largest power of 2 that divides its size. The
+/// entry [i, j] of H is 1 if i and j have an even number of bits in common, otherwise -1.
 naive::Doubles rotated(const naive::Doubles& heads, std::size_t head_size) {
   const std::size_t n = head_size & (~head_size + 1);
   naive::Doubles all;

@@ -1,5 +1,5 @@
-// A cache of few bits for the tests: its bytes on a device, what operations write into it, and attention,
-// which a plain loop checks on the numbers that the bytes stand for.
+// A cache of few bits for the tests: its bytes on a device, and what operations write into it. A plain loop
+// checks attention on the numbers that the bytes stand for.
 #pragma once
 
 #include "tests/kernels/kernel_test.h"
