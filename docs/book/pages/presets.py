@@ -140,7 +140,6 @@ int4-weights
     int8                 --dtype int8
     int4                 --dtype int4
 int8-cache
-    float32              --cache-dtype float32
     bfloat16             --cache-dtype bfloat16
     int8                 --cache-dtype int8
     int4                 --cache-dtype int4
