@@ -1,10 +1,13 @@
 """Rungs of kernels as tasks: each has one, the right file is green, and a wrong one is red with one sentence."""
 
+import contextlib
+import io
 import re
 import shutil
 import subprocess
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 from support import BUILD, ROOT, Scratch, call
@@ -87,6 +90,38 @@ class Tasks(Scratch):
             (mine / rungs.MARK).write_text("matvec")
             with self.assertRaisesRegex(Problem, "no longer names a rung"):
                 rungs.called(str(mine))
+
+    def test_each_end_of_a_check_is_told(self):
+        """With a script in place of the compiled check."""
+        rung, last = rungs.find("matvec/3"), rungs.ladders()["matvec"].rungs[-1]
+        program = self.folder / "build/check-rung"
+        program.parent.mkdir()
+
+        def said(script, rung=rung, status=None, sanitize=False, limit=60.0):
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+            folder = SimpleNamespace(rung=rung, path=self.folder, file=self.folder / rung.file.name, called=lambda: "matvec/3")
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                found = rungs.run(folder, SimpleNamespace(sanitize=sanitize, limit=limit))
+            self.assertEqual(found, status, shown.getvalue())
+            return shown.getvalue().splitlines()
+
+        self.assertEqual(said("echo first; echo number 0 differs; exit 1", status=1), ["RED: number 0 differs"])
+        with self.assertRaisesRegex(Problem, "^there is no such rung$"):
+            said("echo there is no such rung; exit 3")
+        self.assertEqual(said("exit 2", status=1), ["RED: it crashed (status 2). tools/step check matvec/3 --sanitize shows where."])
+        self.assertEqual(said("kill -SEGV $$", status=1)[0], "RED: it crashed (SIGSEGV). tools/step check matvec/3 --sanitize shows where.")
+        report = f"echo '==1==ERROR: AddressSanitizer: heap-buffer-overflow' >&2; for i in 1 2 3; do echo \" #$i {rung.file.name}:$i\" >&2; done; echo x; exit 1"
+        self.assertEqual(said(report, status=1, sanitize=True), ["RED: it crashed (status 1).", "==1==ERROR: AddressSanitizer: heap-buffer-overflow",
+                                                                 f"#1 {rung.file.name}:1", f"#2 {rung.file.name}:2"])
+        self.assertEqual(said("sleep 20", status=1, limit=0.2)[0], "RED: it took longer than 0.2 seconds, and was ended; an endless loop? "
+                         "--limit SECONDS gives it more.")
+        green = said('echo "$@"', status=0)
+        self.assertEqual(green[:3], [f"GREEN: {rung.full_name} computes what 1-plain does, in every odd size.", "matvec 3",
+                                     f"  compare     kernels/rungs/cpu/matvec/{rung.file.name} is the project's own"])
+        self.assertRegex(green[3], r"^  next        tools/step practice matvec/4 +\S")
+        self.assertEqual(said('echo "$@"', status=0, sanitize=True)[1], "matvec 3 compare")
+        self.assertFalse([line for line in said("true", rung=last, status=0) if line.startswith("  next")])
 
     def test_what_cannot_be_practised_is_told_in_one_sentence(self):
         for words, said in ((("practice", "matvec/1"), "matvec/1-plain is the one that the others are compared with; begin "
