@@ -1,6 +1,7 @@
 """The docs: their numbers are those of the model and of the formulas, their pictures are what the scripts draw,
 their commands print what the page shows, and their links lead somewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
          *sorted((ROOT / "steps").glob("*/ANSWERS.md"))]
 
 sys.path.insert(0, str(PICTURES))
+import draft_run  # noqa: E402
 import memory_table  # noqa: E402
 import scaling_table  # noqa: E402
 import svg  # noqa: E402
@@ -225,6 +227,34 @@ class Numbers(unittest.TestCase):
         words = [word.lower().replace("α", "alpha").replace("γ", "gamma") for word in re.findall(r"^\| ([^|]+?) \|", page, re.MULTILINE)[1:]]
         self.assertGreater(len(words), 40)
         self.assertEqual(words, sorted(words))
+
+
+class DraftRun(unittest.TestCase):
+    """What the first screen's picture shows of a trace."""
+
+    def test_each_round_has_what_was_drafted_and_what_the_target_made_of_it(self):
+        def fed(model, *tokens):
+            return {"event": "pass", "model": model, "rows": [{"row": 0, "start": 0, "tokens": list(tokens)}]}
+
+        def chosen(token, origin):
+            return {"event": "token", "text": 0, "token": token, "origin": origin}
+
+        events = [{"event": "start", "vocabulary": list("abcdef")}, {"event": "text"}, fed("tales-6m", 0, 1), chosen(2, "prompt"),
+                  fed("tales-1m", 0, 1, 2), fed("tales-1m", 3), fed("tales-6m", 2, 3, 4), chosen(3, "accepted"), chosen(5, "corrected"),
+                  fed("tales-1m", 5), {"event": "logits"}, fed("tales-6m", 5, 0), chosen(0, "accepted"), chosen(1, "bonus")]
+        self.assertEqual(draft_run.rounds(events), [
+            {"drafted": [], "tokens": [["c", "prompt"]]},
+            {"drafted": ["d", "e"], "tokens": [["d", "accepted"], ["f", "corrected"]]},
+            {"drafted": ["a"], "tokens": [["a", "accepted"], ["b", "bonus"]]}])
+
+    def test_its_file_is_a_run_of_that_kind(self):
+        run = json.loads(draft_run.FILE.read_text(encoding="utf-8"))
+        self.assertTrue((ROOT / "steps" / f"{run['step']}-{draft_run.STEP}").is_dir())
+        self.assertEqual(run["prompt"], draft_run.PROMPT)
+        self.assertEqual(sum(len(one["tokens"]) for one in run["rounds"]), int(draft_run.OPTIONS[draft_run.OPTIONS.index("--max-new-tokens") + 1]))
+        for one in run["rounds"]:
+            accepted = [text for text, origin in one["tokens"] if origin == "accepted"]
+            self.assertEqual(accepted, one["drafted"][:len(accepted)])
 
 
 class Pictures(unittest.TestCase):
