@@ -200,6 +200,19 @@ class Climb(Scratch):
         self.assertEqual((self.root / "common/decoding/a.h").read_bytes(), landed)
         self.assertEqual(self.now(), before)
 
+    def test_the_last_step_may_have_landed_its_edit_already(self):
+        """Its file in common/decoding was edited by hand as well, so there is nothing left to write."""
+        (self.root / "common/decoding").mkdir(parents=True)
+        (self.root / "common/decoding/landed.txt").write_text("a.h 06-step\n")
+        (self.root / "common/decoding/a.h").write_bytes(self.path(6).read_bytes())
+        self.commit(self.root)
+        self.edit(6, "two", "TWO")
+        (self.root / "common/decoding/a.h").write_bytes(self.path(6).read_bytes())
+        before = self.now()
+        self.assertIn("The edit of 06-step is in every step that continues it.", self.climb(6))
+        self.assertEqual(self.now(), before)
+        self.assertIn("Nothing to carry", self.climb(6))
+
     def test_edits_in_later_steps_are_kept_and_not_passed_on(self):
         self.edit(2, "two", "TWO")
         self.edit(4, "six", "mine")
