@@ -533,6 +533,16 @@ class VerifyFamilies(Limited):
         status, lines = verify_here(self.folder)
         self.assertIn("model.safetensors has 3 bytes after its last tensor", lines["header"])
 
+    def test_a_size_is_a_positive_whole_number(self):
+        for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings", "intermediate_size", "vocab_size"):
+            right = self.config[name]
+            for wrong in (0, -1, True, 1.0, "4", None):
+                with self.subTest(name, wrong=wrong):
+                    self.config[name] = wrong
+                    self.assert_fails("config", f"{name} is {wrong!r}, not a positive integer")
+            self.config[name] = right
+        self.assertEqual(self.verify()[0], 0)
+
     def test_heads_that_do_not_divide(self):
         self.config["num_key_value_heads"] = 3
         self.assert_fails("config", "num_attention_heads 2", "num_key_value_heads 3")
