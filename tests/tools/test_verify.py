@@ -589,6 +589,12 @@ class VerifyFamilies(Limited):
         self.tokens["added_tokens"][0]["id"] = 5
         self.assert_fails("tokenizer", "'<|end|>'", "5", "0 to 4")
         self.tokens["added_tokens"][0]["id"] = 4
+        self.tokens["added_tokens"].append({"id": 7, "content": "a"})  # what is added counts, not the vocabulary's id
+        self.assert_fails("tokenizer", "'a'", "the id 7", "0 to 4")
+        del self.tokens["added_tokens"][1]
+        for none in (None, []):
+            with mock.patch.dict(self.tokens, added_tokens=none), mock.patch.dict(self.config, eos_token_id=3):
+                self.assertEqual(self.verify()[0], 0)
         self.tokens["model"]["merges"] = ["a c"]
         self.assert_fails("tokenizer", "merge 0", "'a c'")
         self.tokens["model"]["merges"] = [["a", "b"]]
