@@ -330,7 +330,7 @@ struct FreesAbandoned {
   FreesAbandoned& operator=(const FreesAbandoned&) = delete;
   ~FreesAbandoned() {
     for (const auto& [memory, bytes] : cuda_emulation::allocations) {
-      if (!before.contains(memory)) std::free(memory);
+      if (!before.contains(memory)) cuda_emulation::free_with_guards(memory);
     }
     cuda_emulation::allocations = before;
   }

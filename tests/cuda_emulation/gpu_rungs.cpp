@@ -67,7 +67,8 @@ std::string difference(const auto& rung) {
     for (std::size_t i = 0; i + 1 < own.size() && found.empty(); ++i) {
       // Not `>`: a NaN differs from every number.
       if (!(std::abs(own[i] - expected[i]) <= tolerance))
-        found = fmt::format("{} number {} of the result is {}, and {} has {}.", where, i, own[i],
+        found = fmt::format("{} number {} of the result {}, and {} has {}.", where, i,
+                            own[i] == 0.5f ? "is still 0.5, as before the run" : fmt::format("is {}", own[i]),
                             Ladder::ladder()[0].name, expected[i]);
     }
     if (found.empty() && own.back() != 0.5f) found = where + " it writes beyond the end of the result.";

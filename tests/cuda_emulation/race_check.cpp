@@ -124,6 +124,26 @@ void on_access_to_global(std::uintptr_t first, std::size_t bytes, bool write) {
   }
 }
 
+/// Fails if the bytes reach into the guard before or after an allocation.
+void check_bounds(const void* address, std::size_t bytes, bool write) {
+  const auto* const first = static_cast<const std::byte*>(address);
+  const auto next = allocations.upper_bound(const_cast<void*>(address));
+  if (next != allocations.begin()) {
+    const auto& [memory, size] = *std::prev(next);
+    const std::byte* const end = static_cast<const std::byte*>(memory) + size;
+    if (first < end + kGuard && first + bytes > end) {
+      processor.fail(std::string(write ? "writes" : "reads") + " beyond the end of an allocation of " +
+                     std::to_string(size) + " bytes");
+    }
+  }
+  if (next != allocations.end()) {
+    const auto* const begin = static_cast<const std::byte*>(next->first);
+    if (first + kGuard >= begin && first < begin)
+      processor.fail(std::string(write ? "writes" : "reads") +
+                     " memory before the beginning of an allocation");
+  }
+}
+
 /// Tells counters.h, 16 bytes at a time: the most that one instruction moves.
 void count(void* address, std::size_t bytes, bool write, bool is_shared, const void* instruction) {
   for (std::size_t done = 0; done < bytes; done += 16) {
@@ -143,6 +163,7 @@ void on_access(void* address, std::size_t bytes, bool write, const void* instruc
   if (on_request != nullptr && (is_shared || is_allocated(address)))
     count(address, bytes, write, is_shared, instruction);
   if (!checking) return;
+  if (!is_shared) check_bounds(address, bytes, write);
   if (!thread->waited && is_allocated(address)) {
     processor.fail(std::string(write ? "writes" : "reads") +
                    " global memory without having waited for the kernel before");
@@ -187,6 +208,7 @@ void note_copy(void* to, std::size_t bytes) {
 }
 
 void note_constant_read(const void* from, std::size_t bytes) {
+  check_bounds(from, bytes, false);
   forget_finished_writes();
   const auto first = reinterpret_cast<std::uintptr_t>(from);
   for (std::uintptr_t piece = first / kPiece; piece * kPiece < first + bytes; ++piece) {

@@ -1,9 +1,10 @@
-// Finds three kinds of errors. First, races on shared memory: two accesses of different threads to one byte.
+// Finds four kinds of errors. First, races on shared memory: two accesses of different threads to one byte.
 // At least one is a write, and neither a barrier of the block nor (inside a warp) a __syncwarp separates
 // them. Second, races on global memory between blocks: an access to memory that another block of the kernel
 // wrote, where fences and atomics do not order the two (happens_before.h). Third, accesses to global memory
 // by a thread that has not waited for the previous kernel, which may still run. A read by __ldg need not
-// wait; it is an error where a kernel has written since the host last waited for the stream.
+// wait; it is an error where a kernel has written since the host last waited for the stream. Fourth, accesses
+// less than 256 bytes before or after an allocation.
 //
 // How it sees accesses: a file compiled with -fsanitize=thread calls __tsan_read4(address) and similar
 // functions before every access to memory. race_check.cpp defines these functions, so the program is linked

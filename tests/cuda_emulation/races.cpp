@@ -3,6 +3,7 @@
 
 #include <ptx_instructions.h>
 
+#include <cstring>
 #include <initializer_list>
 #include <vector>
 
@@ -140,6 +141,37 @@ TEST_CASE("if kernels overlap, global memory is out of bounds before a thread ha
     CHECK(contains(fault(write_what_another_kernel_reads), "writes global memory without having waited"));
   });
   CHECK(cudaFree(memory) == cudaSuccess);
+}
+
+__global__ void access_outside(const int* in, int* out, int read, int written) {
+  cudaGridDependencySynchronize();
+  const int value = read >= 0 && read % 2 == 1 ? __ldg(in + read) : in[read];
+  out[written] = value;
+}
+
+TEST_CASE("accesses beyond the ends of an allocation are found") {
+  void *in = nullptr, *out = nullptr;
+  REQUIRE(cudaMalloc(&in, 40) == cudaSuccess);
+  REQUIRE(cudaMalloc(&out, 40) == cudaSuccess);
+  std::memset(in, 0, 40);  // the host sees that memory here
+  const auto fault = [&](int read, int written) {
+    cuda_emulation::check_races(true);
+    const std::string text =
+        fault_of(access_outside, 1, 1, 0, static_cast<const int*>(in), static_cast<int*>(out), read, written);
+    cuda_emulation::check_races(false);
+    return text;
+  };
+  CHECK(fault(0, 0) == "");
+  CHECK(fault(8, 9) == "");
+  CHECK(fault(9, 0) == "");
+  CHECK(contains(fault(10, 0), "reads beyond the end of an allocation of 40 bytes"));
+  CHECK(contains(fault(11, 0), "reads beyond the end of an allocation of 40 bytes"));
+  CHECK(contains(fault(0, 10), "writes beyond the end of an allocation of 40 bytes"));
+  CHECK(contains(fault(0, 73), "writes beyond the end of an allocation of 40 bytes"));
+  CHECK(contains(fault(-1, 0), "reads memory before the beginning of an allocation"));
+  CHECK(contains(fault(0, -64), "writes memory before the beginning of an allocation"));
+  CHECK(cudaFree(in) == cudaSuccess);
+  CHECK(cudaFree(out) == cudaSuccess);
 }
 
 __global__ void write_one(int* out) {

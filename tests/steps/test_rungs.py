@@ -201,7 +201,7 @@ class Checks(Scratch):
     def test_a_wrong_file_names_the_first_number_that_differs(self):
         self.practise("matvec/3")
         self.solve("for (; o < shape_.n_out; ++o) {", "for (; o < 0; ++o) {")
-        self.assertRegex(self.check(1), r"\ARED: With x \[1, 1\] and W \[1, 1\], number 0 of the result is 0\.5, and 1-plain has "
+        self.assertRegex(self.check(1), r"\ARED: With x \[1, 1\] and W \[1, 1\], number 0 of the result is still 0\.5, as before the run, and 1-plain has "
                                         r"-?\d+\.\n\Z")
         self.practise("attention/5")
         self.solve("softmax.finish(out)", "softmax.finish(out), out[7] += 1.0f")

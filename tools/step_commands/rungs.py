@@ -328,6 +328,9 @@ def run(folder, options):
         hint = "" if options.sanitize or rung.ladder.is_gpu else f" tools/step check {folder.called()} --sanitize shows where."
         name = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
         where = [line.strip() for line in done.stderr.splitlines() if folder.file.name in line][:2]
+        if rung.ladder.is_gpu:
+            hint = (" A thread read or wrote outside of its memory: compare each index with the bounds, and mind that "
+                    "row<T> counts in elements of T.")
         return red(f"it crashed ({name}).{hint}", *([complaint[0].strip()] if complaint else []), *where)
     print(f"GREEN: {rung.full_name} computes what {rung.ladder.rungs[0].name} does, in every odd size."
           + (f"\n{said}" if said else ""))

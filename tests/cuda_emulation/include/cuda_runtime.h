@@ -331,6 +331,13 @@ namespace cuda_emulation {
 /// The size of each allocation.
 inline std::map<void*, std::size_t> allocations;
 
+/// Bytes before and after each allocation, in which race_check.h finds accesses beyond its ends.
+constexpr std::size_t kGuard = 256;
+
+inline void free_with_guards(void* memory) {
+  std::free(static_cast<std::byte*>(memory) - kGuard);
+}
+
 inline std::size_t free_memory() {
   std::size_t used = 0;
   for (const auto& [memory, bytes] : allocations) used += bytes;
@@ -362,8 +369,10 @@ inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     *memory = nullptr;
     return cudaSuccess;
   }
-  if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-  std::memset(*memory, 0xff, bytes);
+  void* whole = nullptr;
+  if (posix_memalign(&whole, 256, bytes + 2 * cuda_emulation::kGuard) != 0) return cudaErrorMemoryAllocation;
+  std::memset(whole, 0xff, bytes + 2 * cuda_emulation::kGuard);
+  *memory = static_cast<std::byte*>(whole) + cuda_emulation::kGuard;
   cuda_emulation::allocations[*memory] = bytes;
   return cudaSuccess;
 }
@@ -374,7 +383,7 @@ inline cudaError_t cudaFree(void* memory) {
   if (cuda_emulation::never_ends()) return cudaErrorInvalidValue;
   cuda_emulation::finish_all();
   if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
-  std::free(memory);
+  cuda_emulation::free_with_guards(memory);
   return cuda_emulation::status_outside_of_graphs();
 }
 

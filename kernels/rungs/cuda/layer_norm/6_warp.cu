@@ -33,6 +33,6 @@ void start(const LayerNorm& n, Stream stream) {
 
 }  // namespace
 
-constexpr LayerNormRung kWarp{"6-warp", "a warp for each row: no barrier", start};
+constexpr LayerNormRung kWarpPerRow{"6-warp", "a warp for each row: no barrier", start};
 
 }  // namespace staircase::rungs::gpu_layer_norm

@@ -5,7 +5,8 @@
 namespace staircase::rungs::gpu_layer_norm {
 
 std::span<const LayerNormRung> ladder() {
-  static const std::array rungs{kThread, kTree, kWarpSums, kRegisters, kOneReduction, kWarp, kBeforeTheWait};
+  static const std::array rungs{kThread,       kTree,       kWarpSums,     kRegisters,
+                                kOneReduction, kWarpPerRow, kBeforeTheWait};
   return rungs;
 }
 

@@ -32,6 +32,6 @@ struct LayerNormRung {
 
 std::span<const LayerNormRung> ladder();
 
-extern const LayerNormRung kThread, kTree, kWarpSums, kRegisters, kOneReduction, kWarp, kBeforeTheWait;
+extern const LayerNormRung kThread, kTree, kWarpSums, kRegisters, kOneReduction, kWarpPerRow, kBeforeTheWait;
 
 }  // namespace staircase::rungs::gpu_layer_norm

@@ -27,7 +27,7 @@ void start(const Matvec& m, Stream stream) {
 
 }  // namespace
 
-constexpr MatvecRung kWarp{"2-warp", "a warp for each output: neighbours read neighbours", Stored::kFloat32,
-                           start};
+constexpr MatvecRung kWarpPerOutput{"2-warp", "a warp for each output: neighbours read neighbours",
+                                    Stored::kFloat32, start};
 
 }  // namespace staircase::rungs::gpu_matvec

@@ -5,8 +5,8 @@
 namespace staircase::rungs::gpu_matvec {
 
 std::span<const MatvecRung> ladder() {
-  static const std::array rungs{kThread,        kWarp,        kWideLoads, kLoadsInFlight, kSplitRows,
-                                kBeforeTheWait, kAsyncCopies, kBFloat16,  kInt8Products};
+  static const std::array rungs{kThread,        kWarpPerOutput, kWideLoads, kLoadsInFlight, kSplitRows,
+                                kBeforeTheWait, kAsyncCopies,   kBFloat16,  kInt8Products};
   return rungs;
 }
 

@@ -27,7 +27,7 @@ struct Matvec {
   int n_in, n_out;
   int stride;  ///< n_in up to the next multiple of kGroup; zeros fill W and x
 
-  /// Row `o` of W.
+  /// Row `o` of W. T is the type that W is stored in, since rows are counted in its size.
   template <typename T>
   __host__ __device__ const T* row(int o) const {
     return static_cast<const T*>(w) + static_cast<std::int64_t>(o) * stride;
@@ -43,7 +43,7 @@ struct MatvecRung {
 
 std::span<const MatvecRung> ladder();
 
-extern const MatvecRung kThread, kWarp, kWideLoads, kLoadsInFlight, kSplitRows, kBeforeTheWait, kAsyncCopies,
-    kBFloat16, kInt8Products;
+extern const MatvecRung kThread, kWarpPerOutput, kWideLoads, kLoadsInFlight, kSplitRows, kBeforeTheWait,
+    kAsyncCopies, kBFloat16, kInt8Products;
 
 }  // namespace staircase::rungs::gpu_matvec
