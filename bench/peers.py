@@ -16,10 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "docs" / "pictures"))
-import long_texts  # noqa: E402
+import long_texts
 
+HERE = Path(__file__).resolve().parent
 NEW_TOKENS, BATCH = 128, 8
 
 # Logits closer than this are a near-tie, which rounding may decide either way.

@@ -1,14 +1,13 @@
-"""Tokens per second after longer and longer texts, from docs/benchmarks/cpu.json, or of a run of `tools/bench --peers`
-with several contexts: a higher line is faster."""
+"""Tokens per second after longer and longer texts, of a run of `tools/bench --peers` with several contexts."""
 
-import json
+import sys
 from math import log
 from pathlib import Path
 from statistics import median
 
-from svg import LETTERS, Picture, write
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs" / "pictures"))
+from svg import LETTERS, Picture  # noqa: E402
 
-FILE = Path(__file__).resolve().parents[1] / "benchmarks/cpu.json"
 PANELS = (("prefill", lambda run, engine: [1000 * run["prompt_tokens"] / ms for ms in engine["prefill_ms"]]),
           ("decode", lambda _, engine: engine["decode_tokens_per_s"]))
 LEFT, PANEL, WIDE, TOP, HIGH = 70, 400, 250, 70, 200
@@ -76,14 +75,3 @@ def drawn(runs, caption):
 def caption_of(run, machine):
     cache = f", caches in {run['cache_dtype']}" if run["cache_dtype"] else ""
     return ", ".join(filter(None, (run["model"], f"{run['threads']} threads{cache}", machine, run.get("date"))))
-
-
-def draw():
-    machines = json.loads(FILE.read_text(encoding="utf-8"))["machines"]
-    machine, runs = next((machine, result["runs"]) for machine, data in machines.items() for result in data["results"]
-                         if result["runs"][0].get("prefill_is_context"))
-    return drawn(runs, caption_of(runs[0], machine))
-
-
-if __name__ == "__main__":
-    write(__file__)
