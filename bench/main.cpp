@@ -240,8 +240,8 @@ void add_commands(CLI::App& app, Options& o) {
   random->add_option("--folder", o.folder, "where to")->required();
   random->callback([&o] { write_random_model(o.shape, o.folder); });
 
-  CLI::App* const pair =
-      app.add_subcommand("random-pair", "write a target and a draft of a published shape, weights random");
+  CLI::App* const pair = app.add_subcommand(
+      "random-pair", "write a target of a published shape and a draft of one block, weights random");
   pair->add_option("--shape", o.shape, "124m, smollm2-135m, ...")->required();
   pair->add_option("--folder", o.folder, "where the target goes")->required();
   pair->add_option("--draft-folder", o.draft_folder, "where the draft goes")->required();

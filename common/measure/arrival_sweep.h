@@ -1,4 +1,4 @@
-// How long users wait, depending on how many arrive: a table and a plot.
+// Measures how long users wait at different arrival rates: a table and a plot.
 #pragma once
 
 #include <functional>

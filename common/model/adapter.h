@@ -21,7 +21,7 @@ class Network;
 struct AdapterMatrix {
   std::size_t rank = 0;
   float scale = 0.0f;
-  DType dtype = DType::kFloat32;  ///< of the file, in which all numbers are exact
+  DType dtype = DType::kFloat32;  ///< holds every number of the file exactly
   std::vector<float> a;           ///< [rank, inputs]
   std::vector<float> b;           ///< [outputs, rank]
 };

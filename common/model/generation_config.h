@@ -30,7 +30,7 @@ struct GenerationConfig {
 /// sentence for a file that cannot be read.
 GenerationConfig generation_config_of(const std::filesystem::path& model);
 
-/// Those in a file of that form for any model. Its end tokens are not read, so they are among the others.
+/// Those in a file of that form for any model. Its end tokens are not read, so `others` lists them.
 GenerationConfig read_generation_config(const std::filesystem::path& file);
 
 /// "temperature 0.7, top_k 20": those of the settings that change a text.

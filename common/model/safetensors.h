@@ -27,8 +27,8 @@ class Safetensors {
   /// The tensor of that name, or nullptr.
   const StoredTensor* find(std::string_view name) const;
 
-  /// Releases the memory that holds the file's bytes of this tensor, once it has been copied elsewhere. They
-  /// can still be read: then they come from the file again.
+  /// Releases the memory behind this tensor's bytes. Call it once they have been copied elsewhere. They can
+  /// still be read: then they come from the file again.
   void release(const StoredTensor& tensor) const;
 
   /// Throws Error if the file has become shorter since.

@@ -26,7 +26,7 @@ class Ranks {
   void all_gather(std::span<const float> own, std::span<float> all);
 
   /// Each number becomes its sum over all ranks, added in the order of the ranks: every rank gets the same
-  /// bits, in every run. For a few numbers, or two ranks, each rank receives all numbers of the others. Else
+  /// bits, in every run. With two ranks, or few numbers, each rank receives everything the others have. Else
   /// it adds up one slice for all of them: it receives 2 / size() of that, in twice as many calls.
   void all_reduce(std::span<float> numbers);
 

@@ -11,8 +11,9 @@
 
 namespace staircase {
 
-/// Calls are `begin`, then for each call the function's name, `middle` and the arguments as a JSON object,
-/// and at last `end`. The texts hold what the template writes around them, for Hermes and Qwen with
+/// Calls are `begin`, then each call's name, `middle` and arguments (a JSON object), with `between`
+/// separating the calls, and finally `end`. The texts hold what the template writes around them, for Hermes
+/// and Qwen with
 ///
 ///     <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
 ///

@@ -32,8 +32,8 @@ class ChatRequest : public CompletionRequest {
   bool may_think_ = false;   // although the answer is constrained
 };
 
-/// Makes the constraint of a chat, so that a ChatRequest finds it there. Throws HttpError as ChatRequest
-/// does.
+/// Makes a chat's constraint and keeps it in `model.constraints`, where a later ChatRequest finds it. Throws
+/// HttpError as ChatRequest does.
 void make_constraint(std::string_view body, const ServedModel& model);
 
 /// The answers to POST /tokenize, /detokenize and /apply-template, in JSON. Throw HttpError.

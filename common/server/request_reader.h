@@ -27,8 +27,8 @@ class RequestReader {
     kWhole,   ///< `take` the request
   };
 
-  /// Reads on. Throws HttpError for anything that is not a request; then the start of the next one is
-  /// unknown.
+  /// Reads on. Throws HttpError for an invalid, oversized or unsupported request. After that, the start of
+  /// the next one cannot be found.
   Progress read();
 
   /// What is known so far: all but the body once the header is there.

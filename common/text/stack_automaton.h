@@ -41,7 +41,7 @@ class StackAutomaton {
   struct Next {
     const RegexPart* part;
     const RegexPart* repeats;  ///< what a repetition repeats, which others may, too; otherwise the part
-    int alone;                 ///< the part as a stack on nothing
+    int alone;                 ///< a stack that holds only this part
     std::size_t left;          ///< the most rounds of a repetition from here
   };
   Next next(int stack);

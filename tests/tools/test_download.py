@@ -541,7 +541,7 @@ class Download(Limited):
         for line in ("n\n", "\n", "", "yesterday\n"):
             with self.answering(line):
                 outcome = self.download("gemma-3-270m", token="secret")
-            self.assert_refused(outcome, self.TERMS, "Do you accept these terms? [y/N] ", "gemma-3-270m is not downloaded.")
+            self.assert_refused(outcome, self.TERMS, "Do you accept these terms? [y/N] ", "gemma-3-270m was not downloaded, because its terms were not accepted.")
         self.assertEqual(self.hub.requests, [])
         self.assertEqual(self.files(), [])
 

@@ -504,7 +504,7 @@ class VerifyFamilies(Limited):
         model = self.tokens["model"]
         for change, words in [({"model": value}, "holds a model of the type") for value in ("x", [], None)] + [
                 ({"added_tokens": value}, "lacks a vocabulary or merges") for value in ("x", {"a": 1})] + [
-                ({"added_tokens": value}, "an added token without a text") for value in ([1], [{}], [{"id": 4, "content": [1]}])] + [
+                ({"added_tokens": value}, 'an added token without "content"') for value in ([1], [{}], [{"id": 4, "content": [1]}])] + [
                 ({"model": {**model, "vocab": value}}, "lacks a vocabulary or merges") for value in ("x", [], None)] + [
                 ({"model": {**model, "vocab": {"a": value}}}, f"gives 'a' the id {value!r}") for value in ("x", -1, 5, True)] + [
                 ({"model": {**model, "merges": value}}, "lacks a vocabulary or merges") for value in ("x", {}, None)] + [

@@ -35,7 +35,7 @@ def add_options(parser):
     parser.add_argument("folder", metavar="DIR", nargs="?",
                         help="or a step's number, or a rung like matvec/3; without it this folder, or the one used last under practice/")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the test cases that have TEXT in their names")
-    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="how long a test case may compute (60)")
+    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="processor seconds that a test case may take (60)")
     parser.add_argument("--sanitize", action="store_true",
                         help="with the address and undefined-behaviour sanitizers: they name the line of a crash")
     parser.add_argument("--build", type=Path, metavar="DIR", help=argparse.SUPPRESS)  # of the project; for its tests

@@ -139,7 +139,7 @@ void require_hashable(const Value& key);
 Value make_list(std::vector<Value> items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_dict(Dict dict, Budget& budget);
 
-/// A text that belongs to the data.
+/// A value of the data: none of its strings is the template's own text. Throws Fault if it nests too deep.
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 bool is_true(const Value& value);
