@@ -231,8 +231,8 @@ def readme(rung, folder):
 ## Your turn
 
 `{rung.file.name}` has functions without their bodies: {", ".join(f"`{name}`" for name in left(emptied(rung)))}.
-Those of the rung below, {link(f"`{below.name}`", below)}, are a beginning.
-All else stays as it is, the last lines above all: by their name the ladder finds your rung.
+You can begin with those of the rung below, {link(f"`{below.name}`", below)}.
+Leave the rest as it is, above all the last lines: the ladder finds your rung by their name.
 
 ## How to check it
 
