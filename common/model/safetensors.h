@@ -27,7 +27,7 @@ class Safetensors {
   /// The tensor of that name, or nullptr.
   const StoredTensor* find(std::string_view name) const;
 
-  /// Releases the memory behind this tensor's bytes. Call it once they have been copied elsewhere. They can
+  /// Releases the memory of this tensor's bytes. Call it once they have been copied elsewhere. They can
   /// still be read: then they come from the file again.
   void release(const StoredTensor& tensor) const;
 
