@@ -16,8 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import long_texts
-
 HERE = Path(__file__).resolve().parent
 NEW_TOKENS, BATCH = 128, 8
 
@@ -482,5 +480,6 @@ def compare(settings):
 
 def picture(result):
     """Lines over several contexts, as SVG; of several numbers of threads the first."""
+    import long_texts  # it draws with what is in docs/pictures, which a book of few pages lacks
     runs = [run_ for run_ in result["runs"] if run_["threads"] == result["runs"][0]["threads"]]
     return long_texts.drawn(runs, long_texts.caption_of(runs[0], "")).svg()

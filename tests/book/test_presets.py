@@ -3,7 +3,10 @@
 import re
 import shlex
 import subprocess
+import tempfile
 import unittest
+
+from pathlib import Path
 
 from support import BUILD, ROOT
 from step_commands import series
@@ -110,9 +113,11 @@ class Presets(unittest.TestCase):
                     line = applied(words, settings)
                     if not step.holds_conversations() and "--min-new-tokens" not in line:
                         line = applied(line, {"--max-new-tokens": "3"})
-                    done = subprocess.run(
-                        [program, *line], capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=60
-                    )
+                    with tempfile.TemporaryDirectory() as folder:  # a conversation of an older program is not continued
+                        line = [str(Path(folder, word)) if word.endswith(".session") else word for word in line]
+                        done = subprocess.run(
+                            [program, *line], capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=60
+                        )
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertNotIn("warning", done.stderr)
 
