@@ -58,7 +58,7 @@ class Adapters(unittest.TestCase):
             for values, status, words in [
                     (["fables"], 2, "it must be NAME=DIR"), (["=x"], 2, "it must be NAME=DIR"),
                     (["a="], 2, "it must be NAME=DIR"), (["a=nowhere"], 1, "no such adapter"),
-                    (["a=aesop", "a=aesop"], 2, "another adapter has this name"),
+                    (["a=aesop", "a=aesop"], 2, "another adapter already has this name"),
                     (["tales-6m=aesop"], 2, "the model's own name"), ([f"a={broken}"], 1, "peft_type"),
                     ([f"a={ROOT / 'tests/reference/adapters/llama-3'}"], 1, "target_modules names"),
                     (["a=aesop"] * 1025, 2, "at most 1024 adapters")]:

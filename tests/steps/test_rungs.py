@@ -56,7 +56,7 @@ class Tasks(Scratch):
                 page = rungs.readme(rung, rung.folder)
                 self.assertEqual(re.findall(r"^    (tools/step .*)$", page, re.MULTILINE),
                                  [f"tools/step check {rung.ladder.name}/{number}", f"tools/step practice {rung.ladder.name}/{number} --solution"])
-                (name, target), = re.findall(r"Those of the rung below, \[`([^`]+)`\]\(([^)]+)\)", page)
+                (name, target), = re.findall(r"You can begin with those of the rung below, \[`([^`]+)`\]\(([^)]+)\)", page)
                 self.assertEqual((name, (rung.folder / target).resolve()), (below.name, below))
                 self.assertIn(f"The check compares with {rung.ladder.rungs[0].name} in odd sizes", page)
                 ladder_page, = re.findall(r"\[The page of the ladder\]\(([^)]+)\)", page)

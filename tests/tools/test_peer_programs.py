@@ -201,7 +201,7 @@ class Programs(Limited):
         result = self.run_main(module, *usual)
         self.assertEqual((self.threads, self.loaded), (3, [("m", "the type float32")]))
         self.assertEqual(result, {
-            "version": "transformers 5.0, PyTorch 2.9", "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8],
+            "version": "transformers 5.0, PyTorch 2.9", "prompt_ms": 1000 * (1 + FIRST), "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8],
             "prefill_ms": [1000 * (1 + FIRST)] * 3, "prefill_token": 8, "batch_tokens_per_s": 8 / LATER,
             "gaps": [3.0, 4.0, 5.0, 6.0, 7.0], "prefill_gap": 4.0})
         self.assertEqual([call[:3] for call in self.model.calls if call[0] in (1, 8) and len(call) == 4],
@@ -216,7 +216,7 @@ class Programs(Limited):
         self.assertEqual({call[3]["cache_implementation"] for call in runs}, {"static"})
         self.assertTrue(runs[0][3]["compile_config"]._compile_all_devices)
         without = self.run_main(module, "--model", "m", "--prompts", self.prompts(prefill=[], batch=[]), "--threads", 1, "--new-tokens", 5)
-        self.assertEqual(sorted(without), ["decode_tokens_per_s", "gaps", "token_ids", "version"])
+        self.assertEqual(sorted(without), ["decode_tokens_per_s", "gaps", "prompt_ms", "token_ids", "version"])
 
     def test_ctranslate2_is_measured_from_the_first_step_on(self):
         test, engines = self, []
@@ -251,7 +251,7 @@ class Programs(Limited):
         (self.folder / "vocabulary.json").write_text(json.dumps([f"w{n}" for n in range(VOCABULARY)]), encoding="utf-8")
         usual = ("--model", self.folder, "--prompts", file, "--threads", 3, "--new-tokens", 5)
         self.assertEqual(self.run_main(module, *usual, "--compute-type", "int8"), {
-            "version": "CTranslate2 4.6", "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8], "prefill_ms": [1000 * FIRST] * 3,
+            "version": "CTranslate2 4.6", "prompt_ms": 1000 * FIRST, "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8], "prefill_ms": [1000 * FIRST] * 3,
             "prefill_token": 8, "batch_tokens_per_s": 8 / LATER})
         self.assertEqual(engines.pop(), (str(self.folder), {"device": "cpu", "compute_type": "int8", "inter_threads": 1, "intra_threads": 3}))
         self.assertEqual(self.run_main(module, *usual, "--cpu-time")["batch_tokens_per_s"], 16 / LATER)
@@ -313,9 +313,11 @@ class Programs(Limited):
 
     def test_openvino_computes_in_the_type_that_is_asked_for(self):
         module, given = self.openvino()
-        for dtype, computed, kept, more in (("float32", "f32", "f32", {}), ("bfloat16", "bf16", "bf16", {}),
-                                            ("int8", "f32", "bf16", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32})):
-            module.compiled(SimpleNamespace(dtype=dtype, threads=3, model="m"))
+        for dtype, cache, computed, kept, more in (
+                ("float32", None, "f32", "f32", {}), ("bfloat16", None, "bf16", "bf16", {}), ("bfloat16", "int8", "bf16", "u8", {}),
+                ("float32", "float16", "f32", "f16", {}), ("int8", None, "f32", "bf16", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}),
+                ("int8", "int4", "f32", "u4", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32})):
+            module.compiled(SimpleNamespace(dtype=dtype, cache_dtype=cache, threads=3, model="m"))
             self.assertEqual(given.pop(), (Path("m/openvino_model.xml"), "CPU", {
                 "INFERENCE_NUM_THREADS": 3, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": computed,
                 "KV_CACHE_PRECISION": kept, **more}))
@@ -324,7 +326,7 @@ class Programs(Limited):
         module, given = self.openvino()
         usual = ("--model", "m", "--prompts", self.prompts(), "--threads", 3, "--new-tokens", 5)
         self.assertEqual(self.run_main(module, *usual), {
-            "version": "OpenVINO 2025.3.0", "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8], "prefill_ms": [1000 * FIRST] * 3,
+            "version": "OpenVINO 2025.3.0", "prompt_ms": 1000 * FIRST, "decode_tokens_per_s": 1 / LATER, "token_ids": [4, 5, 6, 7, 8], "prefill_ms": [1000 * FIRST] * 3,
             "prefill_token": 8, "batch_tokens_per_s": 8 / LATER})
         self.assertEqual(given.pop()[2]["INFERENCE_NUM_THREADS"], 3)
         self.assertEqual(self.run_main(module, *usual, "--cpu-time")["batch_tokens_per_s"], 16 / LATER)
@@ -356,7 +358,7 @@ class Programs(Limited):
 
         prompts = {"decode": [5], "prefill": [7, 8], "batch": [[1], [2], [3]]}
         self.assertEqual(peer_runs.measured(generate, prompts, 9), {
-            "decode_tokens_per_s": 4.0, "token_ids": list(range(5, 14)), "prefill_ms": [3000.0] * 3, "prefill_token": 7,
+            "prompt_ms": 3000.0, "decode_tokens_per_s": 4.0, "token_ids": list(range(5, 14)), "prefill_ms": [3000.0] * 3, "prefill_token": 7,
             "batch_tokens_per_s": 4.0})
 
 
