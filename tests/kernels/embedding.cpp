@@ -1,4 +1,5 @@
-// embedding against the two table rows that it adds: one addition, so it must be equal to the bit.
+// embedding against the two table rows that it adds: one addition, so it must be equal to the bit, where
+// weights have no scale.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
@@ -60,7 +61,11 @@ TEST_CASE("embedding without positions is the row of the token, in every type of
       const std::size_t places[] = {3, 4, 5, 6, 0};
       for (std::size_t i = 0; i < want.size(); ++i)
         want[i] += positions[places[i / width] * width + i % width];
-      CHECK(same_bits(run(upload(device, shape_of(10, width), positions)), want));
+      // A compiler may multiply by a scale and add the position with a single rounding, as on ARM.
+      const float within = is_quantized(dtype) ? 1.2e-7f : 0.0f;
+      const Values got = run(upload(device, shape_of(10, width), positions));
+      for (std::size_t i = 0; i < want.size(); ++i)
+        CHECK(std::abs(got[i] - want[i]) <= within * (std::abs(want[i]) + 4.0f));
     });
   }
 }
