@@ -179,12 +179,12 @@ TEST_CASE("every text is the same as alone with a draft model, with any options,
     accepted += scheduler.accepted;
     rejected += scheduler.drafted - scheduler.accepted;
     CHECK(texts.size() >= 8);
-    for (const auto& [number, text] : texts) {
-      CAPTURE(number);
-      const auto& [tokens, options] = requests[number];
+    for (const auto& one : texts) {
+      CAPTURE(one.first);
+      const auto& [tokens, options] = requests[one.first];
       StaticKvCache own(target(), 1);
       CHECK(
-          text.tokens ==
+          one.second.tokens ==
           generate(target(), tokenizer(), {tokens}, 1, options, 1, own, [](int, const Token&) {})[0].tokens);
     }
   }

@@ -69,8 +69,8 @@ TEST_CASE("the products of several matrices together are those of each alone, to
   const std::vector<std::int64_t> firsts{0, 0, 3, 4, 4, 11};  // two matrices have no rows
   constexpr std::size_t kIn = 128, kMatrices = 5;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
-    for (const auto& [epilogue, out] :
-         {std::pair(Epilogue::kStore, std::size_t{100}), std::pair(Epilogue::kSiluGate, std::size_t{256})}) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSiluGate}) {
+      const std::size_t out = is_gated(epilogue) ? 256 : 100;
       const std::size_t width = is_gated(epilogue) ? out / 2 : out;
       const Values x = random_values(11 * kIn, 5);
       on_every_device([&](Device& device) {
