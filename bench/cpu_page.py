@@ -100,7 +100,7 @@ def add(data, machine, about, command, run):
     for result in results:
         alike = all(subject(old) == subject(run) for old in result["runs"])
         replaced = [old for old in result["runs"] if dtypes(old) <= dtypes(run)
-                    and (not at_length(run) or old["decode_prompt_tokens"] == run["decode_prompt_tokens"])]
+                    and (not at_length(run) or old.get("decode_prompt_tokens") == run["decode_prompt_tokens"])]
         if alike and ("engines" not in run or replaced or at_length(run)):
             result["runs"] = [old for old in result["runs"] if old not in replaced] + [run]
             result["command"] = command
@@ -140,7 +140,7 @@ def title(runs):
     types = [dtype for dtype in peers.PRECISIONS if dtype in dtypes(run)]
     after = run["decode_prompt_tokens"]
     if at_length(run):
-        return f"{shape} after longer and longer texts" + (f", caches in {run['cache_dtype']}" if run["cache_dtype"] else "")
+        return f"{shape} after texts of several lengths" + (f", caches in {run['cache_dtype']}" if run["cache_dtype"] else "")
     return f"{shape} beside other engines" + (f" in {listed(types)}" if len(types) < 3 else "") + \
         (f", after {after} tokens" if after != 16 else "")
 
@@ -151,7 +151,7 @@ def measured_by(result):
     dates = listed(sorted({run["date"] for run in runs}))
     commits = sorted({run["commit"] for run in runs if "commit" in run})
     busy = max(run.get("busy_before", 0) for run in runs)
-    return paragraph(f"`{result['command']}`" + (", each type with its `--dtype`" if len(runs) > 1 else "") + f", {dates}"
+    return paragraph(f"`{result['command']}`" + (", each type with its `--dtype`" if len(runs) > 1 and not at_length(runs[0]) else "") + f", {dates}"
                      + (f", commit {listed(commits)}" if commits else "") + ".",
                      f"{100 * busy:.0f} % of the machine was busy with other work." if busy > 0.1 else "", result.get("about"))
 
