@@ -305,6 +305,9 @@ def chosen(setting, engines, left_out):
     dtypes = {engine.dtype for engine in fitting if wanted(setting, engine.name)}
     measured = [engine.name for engine in fitting
                 if wanted(setting, engine.name) or (engine.ours and engine.dtype in dtypes)]
+    if not measured:
+        raise Failure(f"--only {','.join(setting.only)}: weights in float32 are not measured beside a cache in "
+                      f"{setting.cache_dtype}; choose another type, or leave out --cache-dtype")
     texts = [name for name in (OURS, REFERENCE) if name not in measured]
     return [engine for engine in engines if engine.name in (*measured, *texts)], texts
 

@@ -244,6 +244,14 @@ class Peers(unittest.TestCase):
                              engine.dtype != "float32", engine.name)
         self.assertIn("transformers, bfloat16", left_out)
 
+    def test_a_smaller_cache_leaves_nothing_of_float32(self):
+        engines = [peers.Engine(name, "float32", [], {}, name == peers.OURS) for name in (peers.OURS, peers.REFERENCE)]
+        self.setting.only, self.setting.cache_dtype = ["float32"], "int8"
+        with self.assertRaisesRegex(peers.Failure, "^--only float32: weights in float32 are not measured beside a cache in int8;"):
+            peers.chosen(self.setting, engines, {})
+        self.setting.cache_dtype = "float32"
+        self.assertEqual(peers.chosen(self.setting, engines, {}), (engines, []))
+
     def test_a_comparison_over_several_contexts(self):
         def result(setting, threads, prompts, prompt_tokens):
             length = len(json.loads(prompts.read_text())["decode"])
@@ -672,6 +680,9 @@ class Needle(unittest.TestCase):
             self.assertEqual(len(cache["found"]), 20)
             self.assertIn(f"\n{name} ", self.done.stdout)
         self.assertIn("found after 200 tokens", self.done.stdout)
+        # A window changes what is beyond it, and sinks change that again.
+        lines = {name: json.dumps(cache["perplexity"]) for name, cache in caches.items()}
+        self.assertEqual(len({lines[name] for name in ("float32", "window of 128", "window of 128, 4 sinks")}), 3)
 
     def test_the_perplexity_is_that_of_step_38(self):
         text = (ROOT / "bench/fables.txt").read_text(encoding="utf-8").split("\n\n")[1] + "\n\n"
