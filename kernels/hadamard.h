@@ -7,8 +7,9 @@
 namespace staircase {
 
 /// x = H x / √n for the Hadamard matrix H of n rows (Sylvester 1867), whose entries are 1 and -1 and whose
-/// rows are orthogonal. n is the largest power of 2 that divides head_size: all of most heads, otherwise each
-/// n neighbours of x [head_size]. A second call undoes the first.
+/// rows are orthogonal. n is the largest power of 2 that divides head_size. It equals head_size in most
+/// models; otherwise each n neighbours of x [head_size] are rotated on their own. A second call undoes the
+/// first.
 inline void rotate_head(float* x, std::int64_t head_size) {
   const std::int64_t n = head_size & -head_size;
   for (std::int64_t half = 1; half < n; half *= 2) {

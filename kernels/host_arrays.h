@@ -1,4 +1,4 @@
-// Parts of matrices in host memory, in the order in which products want them.
+// Parts of matrices in host memory, in the order that products need.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 
 namespace staircase {
 
-/// Rows first .. first + count - 1.
+/// Returns a view of the rows first .. first + count - 1.
 inline HostArray rows_of(const HostArray& array, std::int64_t first, std::int64_t count) {
   const auto row_bytes = static_cast<std::int64_t>(size_of(array.dtype)) * array.columns;
   return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
 }
 
-/// The outputs of `gate` and `up`, [outputs, inputs], as a gated product takes them: in turns of
-/// kGateColumns. The last turns are filled up with `zeros`, [inputs]. The result refers to the memory of all
-/// three.
+/// Interleaves the outputs of `gate` and `up`, both [outputs, inputs], for a gated product: kGateColumns of
+/// one, then kGateColumns of the other. `zeros` [inputs] pads the last group of each. The result refers to
+/// the memory of all three.
 inline std::vector<HostArray> in_gate_order(const HostArray& gate, const HostArray& up,
                                             std::span<const float> zeros) {
   const HostArray zero{zeros.data(), DType::kFloat32, 1, gate.columns};

@@ -40,14 +40,16 @@ namespace {
 
 constexpr std::size_t kCacheLine = 64;
 #ifdef __EMSCRIPTEN__
-// WebAssembly has no pages to look up, and two matrices at multiples of 2 MiB have up to 2 MiB between them.
+// WebAssembly has no page lookups, and aligning matrices to 2 MiB would waste up to 2 MiB between two of
+// them.
 constexpr std::size_t kHugePage = SIZE_MAX;
 #else
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 #endif
 
-/// Pieces of that size share a block where that gives them huge pages: few 4 KiB pages are looked up quickly.
-/// AddressSanitizer only finds an access outside of a piece if it has memory of its own.
+/// Pieces from kLeastShared to kMostShared bytes share a block, which gives them huge pages. Smaller pieces
+/// have few 4 KiB pages, which are looked up quickly. With AddressSanitizer no piece shares a block: it can
+/// only detect an access outside of a piece that has its own memory.
 constexpr std::size_t kLeastShared = std::size_t{128} << 10;
 #if defined(MADV_HUGEPAGE) && !defined(__EMSCRIPTEN__) && !defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kMostShared = std::size_t{32} << 20;
@@ -101,7 +103,7 @@ std::shared_ptr<void> Arena::allocate(std::size_t bytes) {
   if (bytes < kLeastShared || bytes > kMostShared) return platform::allocate(bytes);
   std::shared_ptr<void> block = block_.lock();
   if (block == nullptr || bytes > size_ - used_) {
-    // Twice the last one, so a small model takes little memory.
+    // Each block is twice as large as the last, so a small model takes little memory.
     size_ = std::min(kMostShared, std::max({kHugePage, 2 * size_, 2 * bytes}));
     block = platform::allocate(size_);
     block_ = block;
@@ -204,10 +206,10 @@ std::size_t read_standard_input(std::span<char> buffer) {
 
 namespace {
 
-/// A mapped file, for the handler of SIGBUS, which can neither lock nor allocate: never freed, but used
-/// again.
+/// A mapped file. The handler of SIGBUS reads these and can neither lock nor allocate, so an entry is never
+/// freed, only reused.
 struct Mapped {
-  std::atomic<const std::byte*> begin = nullptr;  // of no file: nullptr
+  std::atomic<const std::byte*> begin = nullptr;  // nullptr while the entry is unused
   std::size_t bytes = 0;
   std::string last_words;
   Mapped* next = nullptr;
@@ -217,7 +219,8 @@ std::atomic<Mapped*> mapped_files = nullptr;
 std::mutex mapped_files_change;
 struct sigaction previous_action;
 
-/// The system could not read a page of a mapping. Other bus errors are what they were before.
+/// Ends the process with the file's last words if the system could not read a page of a mapping. For any
+/// other bus error it restores the previous action.
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const auto* const address = static_cast<const std::byte*>(info->si_addr);
   for (const Mapped* file = mapped_files; file != nullptr; file = file->next) {
@@ -293,7 +296,7 @@ void unmap_file(std::span<const std::byte> mapping) noexcept {
   munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
 }
 
-/// Of all pages that the part touches.
+/// Gives the system this advice for all pages that the part touches.
 void advise(std::span<const std::byte> part, int advice) noexcept {
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(part.data()), start = first / page * page;
@@ -326,7 +329,8 @@ std::filesystem::path program() {
 void reserve_standard_streams() noexcept {
   for (int stream = 0; stream < 3; ++stream) {
     if (fcntl(stream, F_GETFD) >= 0) continue;
-    // The lowest free number is this one. Opened in the wrong direction, so nothing is lost unnoticed.
+    // open() returns the lowest free number, which is this stream's. The file is opened in the wrong
+    // direction, so using the stream still fails and no data is lost unnoticed.
     open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
@@ -352,11 +356,12 @@ std::unique_ptr<FileLock> FileLock::try_hold(const std::filesystem::path& file) 
     if (descriptor < 0) throw std::system_error(errno, std::generic_category());
     std::unique_ptr<FileLock> held(new FileLock(file, descriptor));
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-      held->file_.clear();  // it is not ours to remove
+      held->file_.clear();  // the file is not ours to remove
       if (errno == EWOULDBLOCK) return nullptr;
       throw std::system_error(errno, std::generic_category());
     }
-    // The one before may have removed the file in the meantime: then this lock is of none that others find.
+    // The previous holder may have removed the file meanwhile. Then other processes cannot find the file that
+    // we locked.
     struct stat own, named;
     if (fstat(descriptor, &own) == 0 && stat(file.c_str(), &named) == 0 && own.st_ino == named.st_ino &&
         own.st_dev == named.st_dev)

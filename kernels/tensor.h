@@ -20,27 +20,27 @@ namespace staircase {
 
 enum class DType { kFloat32, kFloat16, kBFloat16, kInt32, kInt8, kInt4 };
 
-/// As Hugging Face writes it: "float32", "float16", "bfloat16", "int32", "int8", "int4".
+/// The name as Hugging Face writes it: "float32", "float16", "bfloat16", "int32", "int8" or "int4".
 constexpr std::string_view to_string(DType dtype) {
   constexpr std::string_view kNames[] = {"float32", "float16", "bfloat16", "int32", "int8", "int4"};
   return kNames[static_cast<int>(dtype)];
 }
 
-/// Size of an element. Tensors of int4 count bytes, each with two of them.
+/// The bytes of an element. An element of an int4 tensor is a byte that holds two numbers.
 constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt4          ? 1
          : dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2
                                                                  : 4;
 }
 
-/// The dimensions of a tensor, the outermost first. They are part of it, not on the heap: a pass makes some
-/// hundred tensors, most of them views.
+/// The dimensions of a tensor, the outermost first. They are stored inside the object, not on the heap,
+/// because a pass creates hundreds of tensors, most of them views.
 class Shape {
  public:
   static constexpr std::size_t kMost = 4;
 
   Shape() = default;
-  /// Throws std::length_error for more than kMost.
+  /// Throws std::length_error for more than kMost dimensions.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(dims.begin(), dims.size()) {}
   Shape(const std::vector<std::int64_t>& dims) : Shape(dims.data(), dims.size()) {}
 
@@ -62,7 +62,7 @@ class Shape {
   std::size_t size_ = 0;
 };
 
-/// The bytes of a tensor of that shape. Throws std::bad_alloc if no machine can have them.
+/// The bytes of a tensor of this type and shape. Throws std::bad_alloc if no machine can have that many.
 inline std::size_t bytes_of(DType dtype, const Shape& shape) {
   constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
   return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
@@ -72,27 +72,28 @@ inline std::size_t bytes_of(DType dtype, const Shape& shape) {
   });
 }
 
-/// Weights in int8 have a float32 scale for each group of this many neighbouring inputs of an output. Groups
-/// of 32 halve what they add to the perplexity of tales-6m, 0.09 %, and make a token take a third longer.
+/// Weights in int8 have a float32 scale for each group of this many neighbouring inputs of an output. They
+/// raise the perplexity of tales-6m by 0.09 %. Groups of 32 would halve that and make a token take a third
+/// longer.
 constexpr std::int64_t kGroup = 64;
 
-/// Weights in int4 have a bfloat16 scale for this many. The perplexity of tales-6m rises by 3.0 %; with a
-/// minimum in addition to each scale, for a ninth more memory, by about 2 %.
+/// Weights in int4 have a bfloat16 scale for each group of this many. They raise the perplexity of tales-6m
+/// by 3.0 %. Storing a minimum beside each scale would take a ninth more memory and lower that to about 2 %.
 constexpr std::int64_t kInt4Group = 32;
 
-/// Whether weights of that type share scales in groups.
+/// Whether weights of this type share scales in groups.
 constexpr bool is_quantized(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt4;
 }
 
-/// The memory of a weight matrix with this many numbers, with its scales.
+/// The bytes of a weight matrix with this many numbers, including its scales.
 constexpr std::size_t matrix_bytes(DType dtype, std::size_t count) {
   if (dtype == DType::kInt4) return count / 2 + count / kInt4Group * size_of(DType::kBFloat16);
   const std::size_t scales = dtype == DType::kInt8 ? count / kGroup : 0;
   return count * size_of(dtype) + scales * size_of(DType::kFloat32);
 }
 
-/// A handle: copies and views share the memory, which returns to its device with the last of them.
+/// A handle to memory of a device. Copies and views share the memory, which is freed with the last of them.
 class Tensor {
  public:
   Tensor() = default;
@@ -117,7 +118,8 @@ class Tensor {
   /// The same memory from its start, with another shape that fits into it.
   Tensor reshaped(const Shape& shape) const { return viewed_as(dtype_, shape); }
 
-  /// The same for elements of another type: the contents are then meaningless.
+  /// The same memory from its start as elements of another type, not converted: the numbers become
+  /// meaningless.
   Tensor viewed_as(DType dtype, const Shape& shape) const { return Tensor(dtype, shape, memory_); }
 
   /// The `count` entries of the first dimension from `first` on, as a view: [count, ...].

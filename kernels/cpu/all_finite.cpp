@@ -1,5 +1,5 @@
-// all_finite: whether no value is infinite or NaN. Without the sign, their bits are the largest that a float
-// can have.
+// all_finite: whether no value is infinite or NaN. Without their signs, infinity and NaN have the largest bit
+// patterns of all floats, so the largest pattern decides.
 //
 // Reads 4 bytes per value: limited by bandwidth.
 #undef HWY_TARGET_INCLUDE
@@ -26,7 +26,7 @@ HWY_ATTR bool all_values_finite(const float* x, std::int64_t count) {
   const auto size_at = [&](std::int64_t i) HWY_ATTR {
     return hn::And(hn::BitCast(bits, hn::LoadU(d, x + i)), hn::Set(bits, kWithoutSign));
   };
-  // Two maxima that do not wait for each other.
+  // Two independent maxima: neither waits for the other.
   auto even = hn::Zero(bits), odd = even;
   std::int64_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {

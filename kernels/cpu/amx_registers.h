@@ -1,5 +1,5 @@
-// The parts that the compiler's own names of the instructions on AMX's registers (_tile_loadd and so on) do
-// not cover. Only on x86-64. Tests replace this file with an emulation.
+// What AMX code needs besides the compiler's intrinsics (_tile_loadd and so on). Only on x86-64. Tests
+// replace this file with an emulation.
 #pragma once
 
 #include <cpuid.h>
@@ -14,8 +14,8 @@
 
 namespace staircase {
 
-/// Whether this processor has the registers and multiplies bfloat16 and bytes in them, and the system allows
-/// it. No processor has had the registers without both.
+/// Whether this processor has AMX registers, multiplies bfloat16 and bytes in them, and the system allows
+/// their use. So far every processor with these registers multiplies both.
 inline bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25,
@@ -24,7 +24,8 @@ inline bool has_amx() {
          __builtin_cpu_supports("avx512bw") && platform::request_amx();
 }
 
-/// LDTILECFG with the 64 bytes there. With the compilers' own name for it, some of them leave out the stores.
+/// Executes LDTILECFG with the 64 bytes at `shapes`. With the intrinsic for it, some compilers drop the
+/// stores to these bytes.
 STAIRCASE_AMX_TARGET inline void load_amx_shapes(const void* shapes) {
   asm volatile("ldtilecfg %0" ::"m"(*static_cast<const char(*)[64]>(shapes)));
 }

@@ -1,5 +1,5 @@
-// What all products in AMX's registers ("tiles", 1 KB each) share: shapes, release and a barrier. Tiles 0 to
-// 3 are sums, 4 and 5 come from the rows of x, and 6 and 7 from the columns of w. Only on x86-64.
+// What all products in AMX registers ("tiles", 1 KB each) share: shapes, release and a barrier. Tiles 0 to 3
+// hold sums, 4 and 5 rows of x, and 6 and 7 columns of w. Only on x86-64.
 #pragma once
 
 #include <immintrin.h>
@@ -20,7 +20,7 @@ struct alignas(64) TileShapes {
   std::uint8_t rows[16] = {};
 };
 
-/// The tiles for that many rows of x, and 64 bytes of the depth.
+/// Configures the tiles for this many rows of x and 64 bytes of the depth.
 STAIRCASE_AMX_TARGET inline void shape_tiles(std::int64_t x_rows) {
   const std::int64_t low = std::min(x_rows, kTile), high = x_rows > kTile ? x_rows - kTile : x_rows;
   TileShapes shapes;
@@ -32,12 +32,13 @@ STAIRCASE_AMX_TARGET inline void shape_tiles(std::int64_t x_rows) {
   load_amx_shapes(&shapes);
 }
 
-/// A separate function, since GCC compiles no destructor for other instructions.
+/// Releases the tiles. This is a separate function because GCC cannot compile a destructor for another
+/// instruction set.
 STAIRCASE_AMX_TARGET inline void release_tiles() {
   _tile_release();
 }
 
-/// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
+/// A compiler barrier around the tile instructions: the compiler cannot see which memory they read and write.
 inline void compiler_barrier() {
   asm volatile("" ::: "memory");
 }

@@ -1,7 +1,7 @@
 // argmax: the index of the largest value, the lowest one among equals.
 //
-// Reads 4 bytes per value: limited by bandwidth. First finds the largest value, lane by lane, then its first
-// index. A row of a tensor is checked first, for numbers that are not finite.
+// Reads 4 bytes per value: limited by bandwidth. First it finds the largest value, lane by lane, then the
+// first index of that value. A row of a tensor is first checked for non-finite numbers.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/argmax.cpp"
 #include <hwy/foreach_target.h>
@@ -21,7 +21,7 @@ HWY_ATTR std::int32_t argmax_row(const float* x, std::int64_t width) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = width / lanes * lanes;
-  // Two maxima that do not wait for each other.
+  // Two independent maxima: neither waits for the other.
   auto even = hn::Set(d, x[0]), odd = even;
   std::int64_t i = 0;
   for (; i + lanes < whole; i += 2 * lanes) {

@@ -2,26 +2,27 @@
 // earlier ones.
 //
 // queries and out [n_tokens, n_head · head_size], keys and values [n_rows, n_kv_head, capacity, head_size],
-// or in blocks. For a sequence of n positions: 4 · head_size operations for each pair of a query and a key
-// that it sees. All loops go over runs of adjacent positions: the blocks of a row, or the row as a whole. The
-// queries that share a key head, from several heads and several tokens, are the rows of tiles.
+// or in blocks. Each pair of a query and a key that it sees takes 4 · head_size operations. All loops go over
+// runs of adjacent positions: the blocks of a row, or the whole row. Queries that share a key head, from
+// several heads and tokens, form the rows of tiles.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns].
 // So the keys ([head_size, positions]) and the values ([positions, head_size]) of each head are packed into
-// panels once. Then 6 queries at a time run along them; arithmetic is the limit. Each thread stores at most
-// six rows of scores.
+// panels once. Then tiles of 6 queries are multiplied by the panels; arithmetic is the limit. Each thread
+// stores the scores of one tile only.
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
-// product with an unpacked key. The limit is the bandwidth of reading keys and values: 8 · head_size bytes
-// per position and head, once for up to 6 queries together. In 16 bits it is half of that, in int8 a quarter.
+// product with an unpacked key. The limit is memory bandwidth: up to 8 queries together read 8 · head_size
+// bytes of keys and values per position and head. 16-bit caches halve that, and int8 halves it again.
 //
-// Keys and values in int8 are widened on their way into a register, too, which is exact. The scale of a key
-// multiplies its score, and that of a value its weight: one multiplication instead of head_size. In int4 each
-// vector becomes least + level step. There keys and values are rotated (KeysValues in device.h). So is each
-// query, which leaves the scores as they are, and each result is rotated back.
+// Keys and values in 16 bits or int8 are widened when they are loaded into a register, which is exact. A
+// key's scale multiplies its score, and a value's scale multiplies its weight: one multiplication instead of
+// head_size. In int4 each vector becomes least + level · step. An int4 cache holds rotated keys and values
+// (KeysValues in device.h). Each query is also rotated, which does not change the scores, and each result is
+// rotated back.
 //
-// Both add in the same order, so a token's result is the same to the bit whether its prompt arrives as a
-// whole, in parts or token by token.
+// Both ways add in the same order, so a token's result is the same, bit for bit, whether its prompt arrives
+// as a whole, in parts or token by token.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
@@ -42,8 +43,8 @@ namespace staircase {
 namespace HWY_NAMESPACE {
 
 /// softmax(scale · scores[first .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
-/// Gimelshein 2018, section 2: the largest score is subtracted first, so exp cannot overflow). The others, of
-/// `total` and up to the next whole vector, become 0.
+/// Gimelshein 2018, section 2: the largest score is subtracted first, so exp cannot overflow). All other
+/// scores, up to `total` and to the end of the last vector, become 0.
 HWY_INLINE float exponentials(float* scores, float scale, std::int64_t first, std::int64_t count,
                               std::int64_t total) {
   const Floats d;
@@ -64,8 +65,8 @@ HWY_INLINE float exponentials(float* scores, float scale, std::int64_t first, st
   return 1.0f / hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// Lane i of the result is the sum of the lanes of vectors[i]: neighbours are added, then neighbours of those
-/// sums, and so on.
+/// Lane i of the result is the sum of the lanes of vectors[i]: neighbouring lanes are added, then
+/// neighbouring sums, and so on.
 HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
 #if HWY_TARGET != HWY_SCALAR  // which has one lane
   const Floats d;
@@ -81,8 +82,8 @@ HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
   return vectors[0];
 }
 
-/// Features that fill no vector, of one query: their part of its scores. Not inlined, so the compiler rounds
-/// in the same way for every number of queries; the same holds for the next function.
+/// Adds to one query's scores the part of the features that do not fill a vector. This function and the next
+/// are not inlined, so the compiler rounds in the same way for every number of queries.
 template <typename T>
 HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, std::int64_t total,
                                      std::int64_t whole, float* scores) {
@@ -98,7 +99,7 @@ HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, st
   }
 }
 
-/// Their part of its result, from `total` positions.
+/// Computes one query's result for the features that do not fill a vector, from `total` positions.
 template <typename T>
 HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std::int64_t total,
                                  std::int64_t whole, float* out) {
@@ -116,12 +117,12 @@ HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std:
   }
 }
 
-/// Whether keys and values of that type have scales.
+/// Whether keys and values of this type have scales.
 template <typename T>
 constexpr bool kHasScales = std::is_same_v<T, std::int8_t>;
 
-/// Multiplies each row, scores of keys or weights of values, by the scales of a vector of positions. The
-/// first is at `position`, and `count` of them are left.
+/// Multiplies each row, which holds scores of keys or weights of values, by the scales of one vector of
+/// positions. The first position is at `position`, and `count` positions are left in the run.
 template <typename T>
 HWY_INLINE void multiply_by_scales(const Runs<T>& runs, const T* position, std::int64_t count,
                                    std::int64_t n_rows, std::int64_t row_stride, float* rows) {
@@ -139,7 +140,7 @@ HWY_INLINE void multiply_by_scales(const Runs<T>& runs, const T* position, std::
   }
 }
 
-/// The same for all of the `total` positions, from those of the runs that `part` returns: Runs::keys or
+/// Multiplies each row by the scales of all `total` positions. `part` selects the scales: Runs::keys or
 /// Runs::values.
 template <typename T, typename Part>
 HWY_INLINE void multiply_by_all_scales(const Runs<T>& runs, Part part, std::int64_t total,
@@ -155,9 +156,9 @@ HWY_INLINE void multiply_by_all_scales(const Runs<T>& runs, Part part, std::int6
   }
 }
 
-/// Keys and values are prefetched: each head is a short stream, and much of it has passed before the
-/// processor itself detects a stream. They go into the second-level cache, which can wait for more lines at a
-/// time than the first. kBytesFarAhead in runs and elements.
+/// How far ahead keys and values are prefetched: kBytesFarAhead, as a number of runs and elements. Each head
+/// is a short stream, and much of it has passed before the processor itself detects a stream. The data goes
+/// into the second-level cache, which can wait for more lines at a time than the first.
 template <typename T>
 struct Ahead {
   HWY_INLINE Ahead(const Runs<T>& of, std::int64_t total)
@@ -165,7 +166,8 @@ struct Ahead {
         runs(kBytesFarAhead / std::int64_t{sizeof(T)} / run_elements),
         elements(kBytesFarAhead / std::int64_t{sizeof(T)} % run_elements) {}
 
-  /// The address ahead of element i of a run: the run `runs` later is at `near`, the one after it at `far`.
+  /// The address to prefetch at element i of a run. The run `runs` later starts at `near`, and the next one
+  /// at `far`.
   HWY_INLINE const T* of(std::int64_t i, const T* near, const T* far) const {
     const std::int64_t beyond = i + elements - run_elements;
     return beyond < 0 ? near + i + elements : far + beyond;
@@ -179,7 +181,7 @@ constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 /// The size of a head in most small models.
 constexpr std::int64_t kUsualHead = 64;
 
-/// multiply_keys for the `count` keys of one run; near and far are as in Ahead.
+/// Computes multiply_keys for the `count` keys of one run. `near` and `far` are as in Ahead.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Runs<T>& runs, const T* keys,
                              std::int64_t count, const Ahead<T>& ahead, const T* near, const T* far,
@@ -190,7 +192,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
     const auto multiply = [&](std::int64_t vectors) HWY_ATTR {
       for (int lane = 0; lane < kLanes; ++lane) {
-        // Past the last key, that key is used again, and its score overwritten later.
+        // Past the last key, the last key is used again, and its extra scores are overwritten later.
         const std::int64_t place = std::min(first + lane, count - 1) * runs.step;
         const T* const key = keys + place;
         const T* const next = ahead.of(place, near, far);
@@ -210,7 +212,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
         for (int q = 0; q < kQueries; ++q) hn::Store(sum[q], d, partial[q] + lane * kLanes);
       }
     };
-    // Of the usual size, the compiler keeps the queries in registers.
+    // If the size is a constant, the compiler keeps the queries in registers.
     kAvx512&& head_size == kUsualHead ? multiply(kUsualHead / kLanes) : multiply(head_size / kLanes);
     for (int q = 0; q < kQueries; ++q) {
       hn::Vec<Floats> sums[kLanes];
@@ -222,8 +224,8 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
   }
 }
 
-/// q · k for each query and key, except features that fill no vector: scores [kQueries, score_stride]. The
-/// first values are prefetched after the last keys.
+/// scores [kQueries, score_stride] = q · k for each query and key, without the features that do not fill a
+/// vector. After the last keys, the first values are prefetched.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T> runs, std::int64_t total,
                               std::int64_t score_stride, float* scores) {
@@ -240,15 +242,15 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T>
   }
 }
 
-/// out[q] = the values, each times q's weight for it; again except features that fill no vector. If values
-/// have scales, the weights become products with them. The first keys of the next head are prefetched after
-/// the last values.
+/// out[q] = the sum of the values, each times q's weight for it, again without the features that do not fill
+/// a vector. If values have scales, the weights are multiplied by them in place. After the last values, the
+/// first keys of the next head are prefetched.
 template <int kQueries, typename T>
 HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
                            const Runs<T>& next_head, std::int64_t stride, float* out) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
-  // Registers of each query's sums, kept over all positions.
+  // How many registers hold a query's sums. They are kept over all positions.
   constexpr std::int64_t kRegisters =
       kQueries > kTileQueries ? kAccumulators / 12
                               : std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
@@ -289,7 +291,7 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
                                    sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
                                }
                              };
-        // The usual numbers are constants, so the compiler keeps the sums in registers.
+        // The usual numbers are passed as constants, so the compiler keeps the sums in registers.
         if (kRegisters * kLanes == kUsualHead && head_size == kUsualHead) {
           add(kUsualHead, 0, kRegisters);
         } else {
@@ -305,9 +307,9 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
   }
 }
 
-/// The kQueries queries of a tile. Each key and each value is read once for all of them, and then the keys of
-/// the `next` head are prefetched. out [kQueries, head_size]; `scores` has room for whole halves of a panel
-/// of them.
+/// Attention for a tile of kQueries queries. Each key and each value is read once for all of them, and then
+/// the keys of the `next` head are prefetched. out [kQueries, head_size]. A row of `scores` has room for all
+/// positions, rounded up to whole halves of a panel.
 template <int kQueries, typename T>
 HWY_NOINLINE void attend_few(const QueryTile& tile, const Runs<T>& runs, const Runs<T>& next, float* scores,
                              float* out) {
@@ -336,11 +338,11 @@ template <typename T, int... kLess>
 constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
   return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
 }
-/// attend_few for q queries is element q - 1.
+/// Element q - 1 is attend_few for q queries.
 template <typename T>
 constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kMostQueries>());
 
-/// The `width` features of a head from `first` on as float32.
+/// Converts the `width` features of a head from `first` on to float32.
 template <typename T>
 HWY_INLINE void widen_row(const T* head, std::int64_t head_size, std::int64_t first, std::int64_t width,
                           float* out) {
@@ -352,8 +354,8 @@ HWY_INLINE void widen_row(const T* head, std::int64_t head_size, std::int64_t fi
   }
 }
 
-/// The same for a row of a panel. The vectors whose number the compiler knows stay in registers; a loop of
-/// any length would become a copy in memory, which is slow to start.
+/// Converts a panel row's features to float32. A constant number of vectors stays in registers; a loop of
+/// variable length would become a copy in memory, which is slow to start.
 template <typename T>
 HWY_INLINE void widen_panel_row(const T* head, std::int64_t head_size, std::int64_t first, float* out) {
   const std::int64_t width = std::min(kPanel, head_size - first);
@@ -366,10 +368,9 @@ HWY_INLINE void widen_panel_row(const T* head, std::int64_t head_size, std::int6
     hn::StoreU(load_features(head, head_size, first + i), Floats(), out + i);
 }
 
-/// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64],
-/// without scales.
-/// The keys and values of a run are prefetched while those of the previous run are packed: the processor
-/// itself does not read ahead past the end of a block of memory.
+/// Packs the keys of one head into panels [positions / 64, head_size, 64] and its values into [head_size /
+/// 64, positions, 64], without scales. Each run is prefetched while the previous run is packed, because the
+/// processor itself does not prefetch across blocks.
 template <typename T>
 HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys, float* packed_values) {
   const std::int64_t head_size = runs.head_size;
@@ -406,11 +407,11 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
   }
 }
 
-/// Queries that share the registers: each needs one per level of the sums below.
+/// How many queries are computed at once: each needs one register per level of the sums below.
 constexpr int kTogether = kAvx512 ? 6 : 3;
 
-/// sums[q] is the result of the lanes `first` .. first + kCount - 1 of q · k in multiply_keys, for a vector
-/// of positions. Each lane is the sum of every kLanes-th feature. The lanes are added as in sums_of_lanes.
+/// Computes sums[q] for a vector of positions: the lanes `first` .. first + kCount - 1 of q · k in
+/// multiply_keys, added as in sums_of_lanes. Each lane is the sum over every kLanes-th feature.
 template <int kCount>
 HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::int64_t first,
                           std::int64_t whole, hn::Vec<Floats>* sums) {
@@ -431,12 +432,12 @@ HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::i
   }
 }
 
-/// multiply_keys with packed keys; again except features that fill no vector.
+/// multiply_keys with packed keys, again without the features that do not fill a vector.
 HWY_INLINE void multiply_packed_keys(const QueryTile& tile, const float* packed_keys, std::int64_t head_size,
                                      std::int64_t score_stride, float* scores) {
   const std::int64_t whole = head_size - head_size % kLanes, seen = tile.seen();
   for (std::int64_t row = 0; row < tile.rows; row += kTogether) {
-    const float* own[kTogether];  // past the last query, it is used again, and the result is ignored
+    const float* own[kTogether];  // past the last query, the last one is repeated and its result ignored
     for (int q = 0; q < kTogether; ++q) own[q] = tile.queries + std::min(row + q, tile.rows - 1) * head_size;
     for (std::int64_t first = 0; first < seen; first += kLanes) {
       hn::Vec<Floats> sums[kTogether];
@@ -449,8 +450,8 @@ HWY_INLINE void multiply_packed_keys(const QueryTile& tile, const float* packed_
   }
 }
 
-/// A tile of queries on packed keys and values of `total` positions. `runs` are the same, unpacked, for
-/// features that fill no vector.
+/// Attention for a tile of queries on packed keys and values of `total` positions. `runs` holds them
+/// unpacked, for the features that do not fill a vector and for the scales.
 template <typename T>
 HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const float* packed_keys,
                             const float* packed_values, std::int64_t total, float* scores, float* out) {
@@ -481,7 +482,7 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
   }
 }
 
-/// run(runs), in the type of keys and values.
+/// Calls run(runs) with the head's keys and values as Runs of their type.
 template <typename Run>
 HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
   if (head.keys_values.keys.dtype() == DType::kInt8) return run(Runs<std::int8_t>(head));
@@ -490,13 +491,13 @@ HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
                 [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
 
-/// Whether keys and values of that type are multiplied in it (bfloat16_attention.h).
+/// Whether keys and values of type T are multiplied as bfloat16 (bfloat16_attention.h).
 template <typename T>
 HWY_INLINE bool multiplies_halves() {
   return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
 }
 
-/// A tile of queries on unpacked keys and values. `next` is the head that is likely to be next.
+/// Attention for a tile of queries on unpacked keys and values. `next` is the head that probably follows.
 HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
                               float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
@@ -508,7 +509,8 @@ HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, co
   });
 }
 
-/// The same with `total` packed positions, of which the first `skipped`, whole panels, are not in `head`.
+/// Attention for a tile of queries on `total` packed positions. The first `skipped` of them, whole panels,
+/// are not in `head`.
 HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
                             const void* packed_values, std::int64_t total, std::int64_t skipped,
                             float* scores, float* out) {
@@ -530,7 +532,7 @@ HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int
                 [&](auto* to) HWY_ATTR { narrow(result, head_size, to + place); });
 }
 
-/// The most queries of a tile on packed keys and values of that type.
+/// The maximum queries per tile on packed keys and values of this type.
 HWY_ATTR std::int64_t packed_queries(DType dtype) {
   return dtype == DType::kBFloat16 && multiplies_halves<hwy::bfloat16_t>() ? bfloat16::packed_queries()
                                                                            : kTileRows;
@@ -563,13 +565,13 @@ HWY_EXPORT(pack_head);
 
 static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
 
-/// One head of the keys and values of one sequence, without the positions before the window of its first
-/// query, and the queries that share it.
+/// One head of keys and values of one sequence, and the queries that share it. Positions before the window of
+/// the first query are left out.
 struct Head {
-  std::int64_t queries;  ///< how many
+  std::int64_t queries;  ///< number of queries
   std::int64_t start;    ///< the position of the first token
   std::int64_t total;    ///< positions, the new ones included
-  std::int64_t place;    ///< of the first query among all, and of its result
+  std::int64_t place;    ///< the index of the first query, and of its result
   HeadOfCache cache;
   float* packed_keys = nullptr;
   float* packed_values = nullptr;
@@ -585,8 +587,8 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   const bool rotated = keys_values.keys.dtype() == DType::kInt4;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
-  // Positions before the window are left out in steps of whole panels and blocks, so every query adds in the
-  // same order as without a window.
+  // Positions before the window are left out only in whole panels and blocks, so every query adds in the same
+  // order as without a window.
   const std::int64_t window = keys_values.window, step = keys_values.blocks.size() > 0
                                                              ? std::lcm(kPanel, keys_values.keys.dim(2))
                                                              : kPanel;
@@ -610,7 +612,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        {keys_values, static_cast<std::int32_t>(s), h, first}});
     }
   }
-  // A packed tile may have more queries than one in place: in a browser or by matrices it does.
+  // In a browser, or with matrix instructions, a packed tile has more queries than an unpacked one.
   const std::int64_t packed_queries = HWY_DYNAMIC_DISPATCH(packed_queries)(keys_values.keys.dtype());
   const std::int64_t queries_at_once = std::max(kMostQueries, packed_queries);
   const std::int64_t score_floats = std::max(queries_at_once * divide_up(longest, kHalfPanel) * kHalfPanel,
@@ -622,7 +624,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
 
   struct Tile {
     const Head* head;
-    std::int64_t first;  ///< of its queries
+    std::int64_t first;  ///< the tile's first query
   };
   std::vector<Tile> tiles;
   float* packed = memory + team_.size() * thread_floats;
@@ -636,16 +638,16 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
       tiles.push_back({&head, first});
   }
 
-  // Queries that read keys and values together: those of whole tokens if a group fits.
+  // How many queries read keys and values together: the queries of whole tokens if one group fits.
   const std::int64_t together = group == 1             ? std::min(kTileQueries, kMostQueries)
                                 : group > kMostQueries ? kMostQueries
                                                        : kMostQueries / group * group;
-  // The index of a query of that head among all.
+  // The index of a head's query among all queries.
   const auto place_of = [=](const Head& head, std::int64_t query) {
     return head.place + query / group * width + query % group * head_size;
   };
-  // attend(tile, cache, skipped, scores, to) for the tile of up to `most` queries of that head that begins
-  // with `first`.
+  // Calls attend(tile, cache, skipped, scores, to) for the tile of up to `most` queries of this head that
+  // begins with query `first`.
   const auto with_tile = [&](int thread, const Head& head, std::int64_t first, std::int64_t most,
                              const auto& attend) {
     float* const scores = memory + thread * thread_floats;
@@ -687,7 +689,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
     const Head& head = *tiles[static_cast<std::size_t>(i)].head;
     const std::int64_t first = tiles[static_cast<std::size_t>(i)].first;
-    // The queries of a head are short pieces far apart: those of the next tile are prefetched.
+    // The queries of a head are short pieces far apart, so the next tile's queries are prefetched.
     if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
       const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
       for (std::int64_t q = next_first; q < std::min(next_first + packed_queries, next_head->queries); ++q) {

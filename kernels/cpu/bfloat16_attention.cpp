@@ -29,13 +29,13 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return divide_up(n, step) * step;
 }
 
-/// The first `count` of 32 elements, the others as zeros.
+/// Loads the first `count` of 32 elements; the others become 0.
 STAIRCASE_TARGET inline __m512bh load_features(const std::uint16_t* values, std::int64_t count) {
   if (count >= kFeatures) return (__m512bh)_mm512_loadu_si512(values);
   return (__m512bh)_mm512_maskz_loadu_epi16((1u << count) - 1, values);
 }
 
-/// Two neighbours, in every lane.
+/// Copies two neighbouring values into every lane.
 STAIRCASE_TARGET inline __m512bh broadcast_pair(const std::uint16_t* values) {
   std::int32_t pair;
   std::memcpy(&pair, values, sizeof pair);
@@ -69,7 +69,8 @@ STAIRCASE_TARGET inline __m512 sums_of_lanes(__m512* vectors) {
   return vectors[0];
 }
 
-/// Neighbours of the depth as pairs: of each eight columns of two rows, the first four or the others.
+/// Interleaves two rows, neighbours along the depth, into pairs. From each eight columns, first_columns takes
+/// the first four, and last_columns the other four.
 using Halves = std::uint16_t __attribute__((vector_size(64)));
 STAIRCASE_TARGET inline __m512bh first_columns(Halves a, Halves b) {
   return (__m512bh)__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
@@ -82,8 +83,8 @@ STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
 
 // ── Unpacked keys and values ──
 
-/// scores[q, p] = q · k for up to 16 keys; those after `count` are meaningless. `ahead` is the address to
-/// prefetch: as much as these keys. A key is read once for all rows.
+/// scores[q, p] = q · k for up to 16 keys; scores after `count` are meaningless. As many bytes as these keys
+/// have are prefetched from `ahead`. A key is read once for all rows.
 template <int kRows>
 STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint16_t* keys,
                                    std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
@@ -91,7 +92,7 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
   const std::int64_t width = round_up(head_size, kFeatures);
   __m512 chains[kRows][kLanes];
   for (int p = 0; p < kLanes; ++p) {
-    // Past the last key, it is used again.
+    // Past the last key, the last one is used again.
     const std::uint16_t* const key = keys + std::min<std::int64_t>(p, count - 1) * head_size;
     __m512 chain[kRows];
     for (auto& c : chain) c = _mm512_setzero_ps();
@@ -110,8 +111,8 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
   for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains[q]));
 }
 
-/// The same for 16 keys of a size that the compiler knows. A query and all its chains are in registers. The
-/// keys, which the first query has brought into the first-level cache, pass once for each query.
+/// multiply_any for 16 keys of a size that the compiler knows. One query and all its chains stay in
+/// registers. Each query reads all keys, which the first query has brought into the first-level cache.
 template <int kRows, int kHeadSize>
 STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
                                        const std::uint16_t* ahead, std::int64_t score_stride, float* scores) {
@@ -138,7 +139,7 @@ STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::
   }
 }
 
-/// The same for any of them. Published heads have 64 or 128 features.
+/// Chooses multiply_sixteen or multiply_any. Published models have heads of 64 or 128 features.
 template <int kRows>
 STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uint16_t* keys,
                                     std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
@@ -194,14 +195,14 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
   }
 }
 
-/// sums[q] += the values, each times q's weight for it. In each group of 32 features, first_columns come
-/// first.
+/// sums[q] += the sum of the values, each times q's weight for it. In each group of 32 features,
+/// first_columns come first.
 template <int kRows>
 STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weight_stride,
                                  const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
                                  const std::uint16_t* ahead, float* sums) {
   const std::int64_t width = round_up(head_size, kFeatures);
-  constexpr int kParts = kRows <= kTileQueries ? 2 : 1;  // as many as leave registers for the sums
+  constexpr int kParts = kRows <= kTileQueries ? 2 : 1;  // as many as fit into registers with their sums
   std::int64_t first = 0;
   for (; first + (kParts - 1) * kFeatures < width; first += kParts * kFeatures) {
     add_parts<kRows, kParts>(weights, weight_stride, values, count, head_size, first, ahead, sums);
@@ -213,8 +214,8 @@ STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weig
 
 // ── In panels ──
 
-/// sums[q] = kCount chains from kFirst on of the scores of 16 keys, added as in sums_of_lanes. A query has a
-/// register for each level of the sum.
+/// sums[q] = the chains kFirst .. kFirst + kCount - 1 of the scores of 16 keys, added as in sums_of_lanes. A
+/// query needs a register for each level of the sum.
 template <int kRows, int kFirst, int kCount>
 STAIRCASE_TARGET inline void add_chains(const std::uint16_t* queries, std::int64_t width,
                                         const std::uint16_t* keys, __m512* sums) {
@@ -228,7 +229,7 @@ STAIRCASE_TARGET inline void add_chains(const std::uint16_t* queries, std::int64
       }
     }
   } else {
-    // Of four chains, those two apart are added first.
+    // Of four chains, add the ones two apart first.
     constexpr int kStep = kCount == 2 ? 2 : kCount == 4 ? 1 : kCount / 2;
     __m512 others[kRows];
     add_chains<kRows, kFirst, kCount / 2>(queries, width, keys, sums);
@@ -251,7 +252,8 @@ STAIRCASE_TARGET void multiply_packed_keys(const std::uint16_t* queries, const s
   }
 }
 
-/// Up to 16 keys into a panel. Pairs of features are 32-bit elements, and squares of 16 by 16 are transposed.
+/// Packs up to 16 keys into a panel. Pairs of features are 32-bit elements, and squares of 16 by 16 are
+/// transposed.
 STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, std::int64_t head_size,
                                 std::uint16_t* panel) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -268,7 +270,8 @@ STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, s
   }
 }
 
-/// Up to 16 values into panels of that size; in each group of 32 features, first_columns come first.
+/// Packs up to 16 values into panels of panel_size elements. In each group of 32 features, first_columns come
+/// first.
 STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
                                   std::int64_t panel_size, std::uint16_t* panels) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -286,7 +289,7 @@ STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t coun
 
 // ── Both ──
 
-/// `count` values in bfloat16, with zeros up to `width`, a multiple of 16.
+/// Rounds `count` values to bfloat16, followed by zeros up to `width`, a multiple of 16.
 STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::int64_t width,
                                 std::uint16_t* rounded) {
   for (std::int64_t i = 0; i < width; i += kLanes) {
@@ -296,9 +299,9 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
   }
 }
 
-/// 2^x for x <= 0 in those lanes, and 0 in the others. With x = n + f, where n is an integer and |f| at most
-/// a half, 2^f is the sum of (f ln 2)^k / k!. Its first seven terms leave an error of 1e-7. VSCALEFPS makes
-/// 2^-infinity 0, although f is NaN then.
+/// 2^x for x <= 0 in the given lanes, and 0 in all others. Let x = n + f, where n is an integer and |f| ≤
+/// 1/2. 2^f is the sum of (f ln 2)^k / k!, and its first seven terms leave an error of 1e-7. For x =
+/// -infinity f is NaN, but VSCALEFPS still returns 0.
 STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   const __m512 n = _mm512_maskz_roundscale_ps(lanes, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = (x - n) * 0.69314718f;
@@ -310,7 +313,8 @@ STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   return _mm512_maskz_scalef_ps(lanes, sum, n);
 }
 
-/// All lanes as one number. GCC 12 warns about a vector that its own intrinsics for this leave uninitialised.
+/// Combines all lanes into one number. GCC 12 warns about an uninitialised vector in its own intrinsics for
+/// this.
 template <typename Combine>
 STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combine) {
   alignas(64) float lanes[kLanes];
@@ -323,8 +327,8 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
   return lanes[0];
 }
 
-/// weights[i] = exp(scale (scores[i] - the largest)) for first ≤ i < count, rounded. The others are 0 up to
-/// the next multiple of 32 after `total`. Returns 1 / the sum of the weights before rounding.
+/// weights[i] = exp(scale (scores[i] - the largest)) for first ≤ i < count, rounded. All other weights, up to
+/// `total` rounded up to a multiple of 32, are 0. Returns 1 / the sum of the weights before rounding.
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t first, std::int64_t count,
                                std::int64_t total, std::uint16_t* weights) {
   const auto lanes_below = [](std::int64_t lane) {
@@ -365,7 +369,7 @@ STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, 
   }
 }
 
-/// The memory that `scratch` is divided into, for one tile of queries.
+/// How `scratch` is divided for one tile of queries.
 struct Memory {
   Memory(float* scratch, std::int64_t head_size, std::int64_t total)
       : width(round_up(head_size, kFeatures)),
@@ -390,7 +394,7 @@ void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& 
   }
 }
 
-/// The weights of all scores that a query sees.
+/// Computes each query's weights from its scores.
 void weigh(const QueryTile& tile, std::int64_t head_size, const Memory& memory, float* inverse_sums) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   for (std::int64_t q = 0; q < tile.rows; ++q) {
@@ -412,13 +416,13 @@ constexpr auto multiply_packed_keys_of(std::integer_sequence<int, kLess...>) {
   return std::array{multiply_packed_keys<kLess + 1>...};
 }
 
-/// The functions for r rows are element r - 1.
+/// Element r - 1 is the function for r rows.
 constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, kMostQueries>());
 constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostQueries>());
 constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kTileQueries>());
 
-/// Calls work(first, count) for each 16 positions, or each multiple of 16. The blocks of a paged cache begin
-/// at such a multiple.
+/// Calls work(first, count) for every `together` positions, 16 or a multiple. The blocks of a paged cache
+/// begin at multiples of 16.
 template <typename Work>
 void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = kPositions) {
   for (std::int64_t first = 0; first < total; first += together) {
@@ -426,30 +430,31 @@ void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = 
   }
 }
 
-// ── By matrices ──
+// ── With matrix instructions ──
 
-/// Values are interleaved in pieces of this many positions, which fit into the first-level cache.
+/// How many positions of values are interleaved at a time: they fit into the first-level cache.
 constexpr std::int64_t kPiece = 128;
 
-/// Zeros for the positions from `count` on up to a multiple of 32, in each panel of values.
+/// Sets the positions from `count` up to a multiple of 32 to 0 in each panel of values.
 void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size, std::uint16_t* panels) {
   for (std::int64_t i = 0; i < width; i += kPanel, panels += panel_size) {
     std::fill(panels + round_up(count, kPair) * kPanel, panels + round_up(count, kFeatures) * kPanel, 0);
   }
 }
 
-/// Prefetches 16 positions from that address on.
+/// Prefetches 16 positions from `ahead` on.
 void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size) {
   for (std::int64_t i = 0; i < kPositions * head_size; i += kFeatures) _mm_prefetch(ahead + i, _MM_HINT_T1);
 }
 
-/// The scores of a few queries. A tile has 16 keys as they are in the cache, so nothing is packed but the
-/// queries: the product is the transposed one.
+/// Computes the scores of a few queries as a transposed product: a tile holds 16 keys as the cache stores
+/// them, so only the queries need packing.
 template <typename Ahead>
 void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
                                const Memory& memory, const Ahead& ahead_of) {
   const std::int64_t rows = tile.rows, width = memory.width, head_size = runs.head_size;
-  // The sums are not in use yet: [width / 2, rows, 2] queries and [16, width] keys, if they need padding.
+  // The memory of the sums is not in use yet. It holds the queries as [width / 2, rows, 2] and, if keys need
+  // padding, 16 keys as [16, width].
   auto* const pairs = reinterpret_cast<std::uint16_t*>(memory.sums);
   std::uint16_t* const padded = pairs + rows * width;
   for (std::int64_t i = 0; i < width; ++i) {
@@ -477,7 +482,7 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
   });
 }
 
-/// sums = the weighted values of a few queries.
+/// sums = the weighted sums of the values for a few queries.
 template <typename Ahead>
 void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
                             const Memory& memory, std::uint16_t* piece, const Ahead& ahead_of) {
@@ -526,7 +531,8 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
   const auto of_rows = static_cast<std::size_t>(tile.rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
                      distance = round_up(kBytesFarAhead / bytes, kPositions);
-  // The address `distance` positions after p: first all keys, then all values, then keys of the next head.
+  // The address `distance` positions after p, where all keys come first, then all values, then the next
+  // head's keys.
   const auto ahead_of = [&](std::int64_t p) {
     p += distance;
     if (p < total) return runs.key(p);
@@ -548,7 +554,7 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
     });
     weigh(tile, runs.head_size, memory, inverse_sums);
     std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
-    // If the positions of a row are adjacent, the sums stay in registers for more of them.
+    // If the positions of a row are adjacent, the sums stay in registers for more positions at a time.
     const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
     each_sixteen(
         total,

@@ -1,15 +1,15 @@
-// VDPBF16PS takes two neighbouring values of a row of x and two of a column of w. It adds both products to
-// the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 interleave two
-// neighbours of the depth (kPair in cpu_device.h).
+// VDPBF16PS multiplies two neighbouring values of a row of x by two of a column of w. It adds both products
+// to the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 interleave two
+// neighbours along the depth (kPair in cpu_device.h).
 //
-// The same arithmetic determines the size of the tile as in tile-inl.h. As there, every element is one chain
-// in the order of the depth, whatever else is computed in the same pass.
+// The tile has the size that tile-inl.h derives. As in that file, every element is one chain in the order of
+// the depth, whatever else is computed in the same pass.
 //
-// TDPBF16PS does the same for 16 rows of x, 16 columns of w and a depth of 32. They are held in registers of
-// 1 KB, which Intel calls tiles. It adds in another order than VDPBF16PS, so then even a single row is added
-// in that order.
+// TDPBF16PS does the same for 16 rows of x, 16 columns of w and a depth of 32, in registers of 1 KB that
+// Intel calls tiles. It adds in another order than VDPBF16PS. On processors that have it, even a single row
+// is added in its order.
 //
-// Highway 1.0 has neither the instructions nor a target with them, so this file calls them by their names.
+// Highway 1.0 has neither these instructions nor a target with them, so this file uses intrinsics.
 #include "kernels/cpu/bfloat16_tile.h"
 
 #if defined(__x86_64__)
@@ -74,7 +74,7 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
   }
 }
 
-/// The tile of r rows is element r - 1.
+/// Element r - 1 is the tile of r rows.
 template <int kColumns, TileRole kRole, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
   return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kRole>...};
@@ -105,13 +105,14 @@ namespace {
 
 constexpr std::int64_t kDepth = 32;  // of the tiles of x and w
 
-/// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
+/// kBytesAhead for these tiles, in elements. They read faster than multiply_tile, and 2 KB is best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
-/// kBytesFarAheadOfRow in elements. With it, one thread reads a fifth faster.
+/// kBytesFarAheadOfRow in elements. Prefetching this far, one thread reads a fifth faster.
 constexpr std::int64_t kFarAheadOfRow = kBytesFarAheadOfRow / 2;
 
-/// The tiles for 16 rows of x and up to 16 columns: tile 0 is the sum, 4 comes from x and 6 from w.
+/// Configures the tiles for 16 rows of x and up to 16 columns: tile 0 holds the sum, 4 is loaded from x and 6
+/// from w.
 STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {
   TileShapes shapes;
   for (const int t : {0, 4, 6}) {
@@ -123,7 +124,7 @@ STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {
 
 constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
 
-/// Up to 16 rows and 32 or 64 columns, or up to 32 rows and 32 columns.
+/// Multiplies up to 16 rows by 32 or 64 columns, or up to 32 rows by 32 columns.
 template <int kRows, int kColumns>
 STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
                                          const std::uint16_t* w, std::int64_t depth, float* result,
@@ -151,7 +152,7 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
       for (std::int64_t i = 0; i < kDepth * kPanel; i += 32) {
         _mm_prefetch(columns + kAheadOfTiles + i, _MM_HINT_T0);
       }
-    } else {  // a panel that is in the L2 cache: the next step of these columns
+    } else {  // the panel is in the second-level cache: prefetch the next step of these columns
       for (std::int64_t i = kDepth; i < 2 * kDepth; i += kPair) {
         _mm_prefetch(columns + i * kPanel, _MM_HINT_T0);
         _mm_prefetch(columns + i * kPanel + kNextColumns, _MM_HINT_T0);
@@ -181,9 +182,9 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
   }
 }
 
-/// One row and 32 or 64 columns. Tiles would take almost as long as for nine rows, so this computes TDPBF16PS
-/// by hand, to the bit. At each depth of 32, it sums the even and the odd products separately, then adds both
-/// to the sum.
+/// Multiplies one row by 32 or 64 columns. Tiles would take almost as long as for nine rows, so this function
+/// computes the bits of TDPBF16PS with vectors. For each 32 of the depth, it sums the even and the odd
+/// products separately, then adds both to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
                                    float* result, bool adds) {

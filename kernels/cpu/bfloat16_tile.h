@@ -1,6 +1,6 @@
-// The tile of tile-inl.h once more for processors that multiply in bfloat16, with both operands in 16 bits
-// and the sums in float32. One instruction does twice the work of a multiply-add with vectors (AVX-512 BF16),
-// or a tile of 16 by 16 sums and a depth of 32 with matrices (AMX).
+// The tile of tile-inl.h for processors that multiply bfloat16, with both operands in 16 bits and the sums in
+// float32. With vectors (AVX-512 BF16), one instruction does twice the work of a multiply-add. With matrices
+// (AMX), one instruction computes 16 by 16 sums over a depth of 32.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,28 @@
 
 namespace staircase {
 
-/// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
-/// is even, and w is part of a panel. Neighbouring rows of x are x_stride elements apart, those of the result
-/// kPanel. `next` is what TileRole::kNext prefetches.
+/// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]. x and w are bfloat16, the depth
+/// is even, and w is part of a panel. Neighbouring rows are x_stride elements apart in x and kPanel in the
+/// result. TileRole::kNext prefetches from `next`.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
                               std::int64_t depth, float* result, const char* next);
 
-/// Whether this processor has the instruction.
+/// Whether this processor has the vector instruction, VDPBF16PS.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only if has_bfloat16_tile().
+/// Returns the tile of this size: 1 to 6 rows and 32 or 64 columns. Call only if has_bfloat16_tile().
 BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role = TileRole::kAlone);
 
 /// Whether this processor multiplies matrices, the system allows it, and the depth is a multiple of their
-/// width. Does not depend on the number of rows: a row gets the same bits alone as among others.
+/// width. The answer does not depend on the number of rows: a row must get the same bits alone and among
+/// other rows.
 bool has_amx_bfloat16(std::int64_t depth);
 
-/// The most rows of x that are multiplied together.
+/// The maximum rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
-/// Products by matrices, by one thread. Its registers are configured for the number of rows only when that
-/// changes, since this takes as long as many products, and are released with this object.
+/// Multiplies with matrix instructions on one thread. Configuring the registers takes as long as many
+/// products, so it happens only when the number of rows changes. The destructor releases them.
 class AmxBFloat16 {
  public:
   AmxBFloat16() = default;
@@ -37,10 +38,10 @@ class AmxBFloat16 {
   AmxBFloat16(const AmxBFloat16&) = delete;
   AmxBFloat16& operator=(const AmxBFloat16&) = delete;
 
-  /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for
-  /// 32 or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows of x are x_stride
-  /// elements apart, those of the result result_stride. Only if has_amx_bfloat16(depth). If it `adds` to
-  /// the result, a product in several pieces of the depth gets the same bits as in one.
+  /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for 32
+  /// or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows are x_stride elements
+  /// apart in x and result_stride in the result. Call only if has_amx_bfloat16(depth). If `adds`, it adds to
+  /// the result: a product in several pieces of the depth then gets the same bits as in one piece.
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
                 std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel,
                 bool adds = false);
@@ -51,7 +52,8 @@ class AmxBFloat16 {
                        std::int64_t columns, std::int64_t depth, float* result);
 
  private:
-  // Rows, or -columns of multiply_narrow. 0: the registers are not configured. Unused without such registers.
+  // The rows, or minus the columns of multiply_narrow; 0 if the registers are not configured. Unused on
+  // processors without them.
   [[maybe_unused]] std::int64_t shape_ = 0;
 };
 

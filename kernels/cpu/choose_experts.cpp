@@ -1,7 +1,7 @@
 // choose_experts: the k largest scores of each row, and their shares.
 //
-// scores [rows, n_experts], chosen and shares [rows, k]. n_experts is some dozens, and a product with as many
-// outputs comes before: this is a thousandth of its block's time.
+// scores [rows, n_experts], chosen and shares [rows, k]. n_experts is at most a few dozen, and the router's
+// product precedes this operation, which takes a thousandth of the time of its block.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,7 @@
 namespace staircase {
 namespace {
 
-/// `order` has room for the numbers of all experts.
+/// Chooses the experts of one row. `order` is scratch memory with room for the numbers of all experts.
 void choose_row(const float* scores, RouterSoftmax softmax, std::span<std::int32_t> order,
                 std::span<std::int32_t> chosen, float* shares) {
   const auto value = [&](std::int32_t expert) {

@@ -1,4 +1,4 @@
-// copy_positions: copies entries of a cache to another one, or towards its start.
+// copy_positions: copies entries of a cache to another cache, or towards the start of the same cache.
 //
 // from and to [n_rows, n_kv_head, capacity, head_size]: the positions of a head are contiguous, so each head
 // is one piece of count · head_size elements, read and written once.

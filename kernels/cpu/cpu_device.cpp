@@ -17,8 +17,8 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
 }
 
 std::string CpuDevice::description() const {
-  // Highway lists targets as bits, the best one lowest: the targets of this machine that the kernels were
-  // compiled for.
+  // The bits of the targets that this machine supports and the kernels were compiled for. The lowest bit is
+  // the best target.
   const std::int64_t targets = hwy::SupportedTargets() & (HWY_TARGETS);
   return "CPU, " + std::to_string(team_.size()) + (team_.size() == 1 ? " thread, " : " threads, ") +
          hwy::TargetName(targets & -targets);

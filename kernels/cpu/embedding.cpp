@@ -1,8 +1,8 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
-// out [n_tokens, width]. The token table is kept once, in the panels of the output layer (packed[token /
-// 64][feature][token % 64]), so the features of a token are far apart and a token touches `width` cache
-// lines. That costs some 10 µs; a second copy of the model's largest matrix would cost more.
+// out [n_tokens, width]. The token table is stored only once, in the panels of the output layer (packed[token
+// / 64][feature][token % 64]). So the features of a token are far apart, and reading a token touches `width`
+// cache lines. That costs some 10 µs; a second copy of the model's largest matrix would cost more.
 #include <functional>
 
 #include "kernels/cpu/cpu_device.h"
@@ -12,7 +12,7 @@
 namespace staircase {
 namespace {
 
-/// out[i] = the token's feature i plus its position's, if there are any.
+/// out[i] = feature i of the token, plus feature i of its position if `position` is not null.
 template <std::int64_t kInterleaved, typename W, typename Widen>
 void embed(const W* panel, std::int64_t token, const float* position, std::int64_t width, const Widen& widen,
            float* out) {

@@ -1,6 +1,6 @@
-// Products of weights in 8 or 4 bits with rows of x in 8 (int8_int4_tile.h, quantize-inl.h). The tiles here
-// are for processors without VPDPBUSD and TDPBSUD; int8_int4_tile.cpp has those that use them. It is included
-// once for each SIMD target (see Highway's foreach_target.h).
+// Products of weights in 8 or 4 bits with rows of x in 8 bits (int8_int4_tile.h, quantize-inl.h). The tiles
+// here are for processors without VPDPBUSD and TDPBSUD; the tiles that use these are in int8_int4_tile.cpp.
+// This file is included once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_INT8_INT4_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_INT8_INT4_INL_H_
 #undef STAIRCASE_INT8_INT4_INL_H_
@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_SCALAR
 
-/// Int8Tile one number at a time.
+/// Int8Tile, computed one number at a time.
 template <typename Panel, int kRows, int kColumns>
 void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
                         std::int64_t column, std::int64_t groups, float* result, const char*) {
@@ -45,8 +45,8 @@ void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, con
 
 #else
 
-/// Int8Tile for processors that multiply pairs of 16 bits: of four bytes of a column, the even ones make a
-/// widened pair, and so do the odd ones.
+/// Int8Tile for processors that multiply pairs of 16-bit numbers. Of four bytes of a column, the two even
+/// ones are widened to one pair, and the two odd ones to another.
 template <typename Panel, int kRows, int kColumns>
 HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, std::int64_t x_stride,
                                      const Panel* HWY_RESTRICT w, std::int64_t column, std::int64_t groups,
@@ -60,7 +60,8 @@ HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, 
   const auto mask = hn::Set(unsigned_pairs, (1 << Panel::kBits) - 1);
   const std::int64_t ahead = kBytesAhead / kColumns * kPanel;
   for (std::int64_t g = 0; g < groups; ++g) {
-    // On x86, a lane of `sum` belongs to its column, and `rest` stays zero; on others, both have half of it.
+    // On x86, a lane of `sum` holds its column's whole sum and `rest` stays zero. On other processors each
+    // holds a part.
     hn::Vec<Ints> sum[kRows][kVectors], rest[kRows][kVectors];
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
@@ -81,7 +82,7 @@ HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, 
                           hn::LoadU(ints, reinterpret_cast<const std::int32_t*>(quads + v * kLanes * kQuad)));
           if (part == 1) four = hn::ShiftRight<4>(four);
           even[v] = hn::BitCast(pairs, hn::And(four, mask));
-          // There is nothing above the odd one of the last part.
+          // In the last part, no bits are above the odd number.
           const auto upper = hn::ShiftRight<8>(four);
           odd[v] = hn::BitCast(pairs, part + 1 == kInByte ? upper : hn::And(upper, mask));
         }
@@ -125,7 +126,7 @@ constexpr auto int8_tiles_of_rows(std::integer_sequence<int, kLess...>) {
   return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_int8_tile<Panel, kLess + 1, kColumns>...};
 }
 
-/// The tile of r rows is element r - 1.
+/// Element r - 1 is the tile of r rows.
 template <typename Panel, int kColumns>
 constexpr auto kInt8TileOfRows =
     int8_tiles_of_rows<Panel, kColumns>(std::make_integer_sequence<int, most_rows(kColumns)>());
@@ -138,7 +139,7 @@ HWY_INLINE Int8Tile<Panel> int8_tile_of(int rows, int columns) {
   return kInt8TileOfRows<Panel, 16>[row];
 }
 
-/// multiply_int8_panels, see below, by the matrices of int8_int4_tile.h.
+/// multiply_int8_panels (below) with the matrix instructions of int8_int4_tile.h.
 template <typename Store>
 HWY_INLINE void multiply_int8_panels_as_matrices(const Int8Panel::Row* x, std::int64_t rows,
                                                  std::int64_t groups, const Int8Panel* w, std::int64_t first,
@@ -159,7 +160,7 @@ HWY_INLINE void multiply_int8_panels_as_matrices(const Int8Panel::Row* x, std::i
   }
 }
 
-/// multiply_panels of tile-inl.h for rows in 8 bits and weights in 8 or 4: x [rows, groups].
+/// multiply_panels of tile-inl.h for rows in 8 bits and weights in 8 or 4 bits. x [rows, groups].
 template <typename Panel, typename Store>
 HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t rows, std::int64_t groups,
                                      const Panel* w, std::int64_t first, std::int64_t last,
@@ -170,7 +171,7 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
       return;
     }
   }
-  constexpr std::int64_t kFew = 10 * kTileRows - 1;  // these go down a panel together
+  constexpr std::int64_t kFew = 10 * kTileRows - 1;  // up to this many rows go down a panel together
   HWY_ALIGN float result[kFew * kPanel];
   const bool vnni = kAvx512 && has_int8_tile(), few = rows <= kFew;
   TileShape shape = tile_shape(rows, few);
@@ -183,7 +184,7 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const Panel* const panel = w + from / kPanel * groups;
-    // Prefetched by the tiles after the first one until all of the next panel is in flight.
+    // The tiles after the first prefetch from here until the whole next panel is in flight.
     const auto* next = reinterpret_cast<const char*>(panel + groups);
     const auto* const end_of_next = to < last * kHalfPanel ? next + groups * sizeof(Panel) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {

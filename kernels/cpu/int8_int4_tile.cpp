@@ -1,12 +1,12 @@
-// VPDPBUSD takes four neighbouring bytes of a row of x and four of a column of w. It adds the four products
-// to the sum of that row and column, for 16 columns at once. That is why panels of bytes interleave four
-// neighbours of the depth (kQuad).
+// VPDPBUSD multiplies four neighbouring bytes of a row of x by four of a column of w. It adds the four
+// products to the sum of that row and column, for 16 columns at once. That is why panels of bytes interleave
+// four neighbours along the depth (kQuad).
 //
-// TDPBSUD does the same for 16 rows of x, 16 columns of w and a depth of 64: a group in 8 bits is one
-// instruction. The sums of a group are integers, so they are exact in any order, and both instructions give
-// the same bits.
+// TDPBSUD does the same for 16 rows of x, 16 columns of w and a depth of 64, so a group in 8 bits takes one
+// instruction. The sums of a group are integers, which are exact in any order, so both instructions give the
+// same bits.
 //
-// Highway 1.0 lacks the instructions, so this file calls them by their names.
+// Highway 1.0 lacks these instructions, so this file uses intrinsics and assembly.
 #include "kernels/cpu/int8_int4_tile.h"
 
 #if defined(__x86_64__)
@@ -26,12 +26,12 @@ namespace {
 
 #define STAIRCASE_VNNI_TARGET __attribute__((target("avx512bw,avx512vnni" STAIRCASE_EVEX512)))
 
-/// The instruction itself: GCC 12 copies the sums to and fro around its intrinsic, at half the speed.
+/// VPDPBUSD in assembly: around its intrinsic, GCC 12 copies the sums back and forth, which halves the speed.
 STAIRCASE_VNNI_TARGET inline void add_products(__m512i columns, __m512i values, __m512i& sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(columns), "v"(values));
 }
 
-/// A vector of bytes as unsigned numbers: the whole byte, or its lower or upper half.
+/// The unsigned numbers in a vector of bytes: in 8 bits the bytes, in 4 bits their lower or upper halves.
 template <typename Panel>
 STAIRCASE_VNNI_TARGET inline __m512i part_of(__m512i bytes, int part) {
   if constexpr (Panel::kInByte == 1) return bytes;
@@ -41,23 +41,24 @@ STAIRCASE_VNNI_TARGET inline __m512i part_of(__m512i bytes, int part) {
 STAIRCASE_VNNI_TARGET inline __m512 load_scales(const float* scales) {
   return _mm512_loadu_ps(scales);
 }
-/// bfloat16 is the upper half of a float32. The intrinsics without a mask start from a vector that they leave
-/// uninitialised on purpose, which GCC 12 warns about.
+/// Widens bfloat16 scales: bfloat16 is the upper half of a float32. GCC 12 warns about the intrinsics without
+/// a mask, which start from a deliberately uninitialised vector.
 STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
   constexpr __mmask16 kAll = 0xFFFF;
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, halves), 16));
 }
 
-/// kPastCaches: as a single row uses each line once, it need not evict others from the larger caches. A
-/// Xeon fetches only a few such lines at a time: it decodes two to four times as fast without.
+/// kPastCaches: prefetches so that lines do not evict others from the larger caches, because a single row
+/// uses each line once. A Xeon fetches only a few such lines at a time, and decodes two to four times as fast
+/// without this.
 template <typename Panel, int kRows, int kColumns, TileRole kRole, bool kPastCaches = false>
 STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x, std::int64_t x_stride,
                                          const Panel* __restrict w, std::int64_t column, std::int64_t groups,
                                          float* __restrict result, const char* next) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
-  // In 8 bits the second tile has time to prefetch all lines.
+  // In 8 bits the second tile has time to prefetch all lines far ahead.
   constexpr bool kSecond = kRole == TileRole::kSecond;
   const std::int64_t ahead = (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel;
   constexpr auto kHint = kSecond ? _MM_HINT_T1 : kPastCaches ? _MM_HINT_NTA : _MM_HINT_T0;
@@ -113,7 +114,7 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
   }
 }
 
-/// The tile of r rows is element r - 1.
+/// Element r - 1 is the tile of r rows.
 template <typename Panel, int kColumns, TileRole kRole, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
   return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kRole>...};
@@ -175,7 +176,7 @@ STAIRCASE_AMX_TARGET void multiply_group(const Int8Panel::Row* x, std::int64_t x
   _tile_stored(1, sums + kTile, kSumBytes);
 }
 
-/// Adds those sums times both scales to the result.
+/// Adds the sums of a group, times both scales, to the result.
 STAIRCASE_VNNI_TARGET void add_group(const std::int32_t* sums, const Int8Panel::Row* x, std::int64_t x_stride,
                                      std::int64_t rows, const float* scales, float* result) {
   const __m512 low = load_scales(scales), high = load_scales(scales + kTile);
@@ -211,8 +212,8 @@ void AmxInt8::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int6
     shape_tiles(rows);
     rows_ = rows;
   }
-  // Half a group is multiplied before the one before it is added to the result: the processor does both at
-  // once.
+  // Each half panel is multiplied before the previous one is added to the result, so the processor does both
+  // at once.
   alignas(64) std::int32_t sums[2][kInt8MatrixRows * kHalfPanel];
   const std::int64_t halves = columns / kHalfPanel, steps = groups * halves;
   for (std::int64_t step = 0; step <= steps; ++step) {

@@ -1,8 +1,8 @@
 // k_largest: the k largest numbers of each row, in order, and the logarithm of the sum of all exponentials.
 //
-// Reads 4 bytes per value three times, at first from memory: to see that all are finite, to find the largest,
-// and to sum the exponentials. Those take about 20 operations each, which is the limit. After the first few
-// thousand, hardly a value enters the k largest.
+// Reads 4 bytes per value three times, the first time from memory: to check that all are finite, to find the
+// largest, and to sum the exponentials. An exponential takes about 20 operations, which is the limit. After
+// the first few thousand values, few enter the k largest.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/k_largest.cpp"
 #include <hwy/foreach_target.h>
@@ -21,7 +21,7 @@ namespace staircase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Σ exp(x[i] - largest). A long sum in float32 loses what is small, so it consists of short ones.
+/// Σ exp(x[i] - largest). A long sum in float32 loses small terms, so short float32 sums are added in double.
 HWY_ATTR double sum_of_exponentials(const float* x, std::int64_t count, float largest) {
   constexpr std::int64_t kShort = 64;  // vectors
   const hn::ScalableTag<float> d;
@@ -59,9 +59,9 @@ bool comes_first(const Found& a, const Found& b) {
   return a.value != b.value ? a.value > b.value : a.index < b.index;
 }
 
-/// In their order.
+/// Returns the k largest, in order.
 std::vector<Found> largest_of(std::span<const float> row, std::size_t k) {
-  // A heap with the last of the largest in front, which the next one replaces.
+  // A heap with the smallest of the k largest in front, which a larger value replaces.
   std::vector<Found> heap;
   heap.reserve(k);
   for (std::size_t i = 0; i < k; ++i) heap.push_back({row[i], static_cast<std::int32_t>(i)});
@@ -69,7 +69,7 @@ std::vector<Found> largest_of(std::span<const float> row, std::size_t k) {
   constexpr std::size_t kBlock = 64;
   for (std::size_t first = k; first < row.size(); first += kBlock) {
     const std::size_t last = std::min(first + kBlock, row.size());
-    // The compiler does this with SIMD, and most blocks have none.
+    // The compiler vectorizes this count, and most blocks have no larger value.
     int larger = 0;
     for (std::size_t i = first; i < last; ++i) larger += row[i] > heap.front().value;
     for (std::size_t i = first; larger > 0 && i < last; ++i) {

@@ -2,12 +2,11 @@
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 bytes each or less, and x, which is small, stays in the cache. So memory bandwidth limits
-// one row, and arithmetic limits a few dozen rows or more. product_shares.h divides a product among the
-// threads.
+// one row, and arithmetic limits a few dozen rows or more. product_shares.h divides a product among threads.
 //
-// Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
-// in float32 (bfloat16_tile.h). x is rounded for every number of rows, even if memory is the limit, since a
-// token must get the same bits alone as in a prompt of 512. It is also rounded on every processor, with or
+// Weights in bfloat16 are multiplied by x in bfloat16, because processors have an instruction for that, with
+// sums in float32 (bfloat16_tile.h). x is rounded for every number of rows, even if memory is the limit: a
+// token must get the same bits alone and in a prompt of 512. It is also rounded on every processor, with or
 // without the instruction, so a model is equally good everywhere. For the same reasons, weights in 8 or 4
 // bits are multiplied by x in 8 bits (int8_int4_tile.h).
 #undef HWY_TARGET_INCLUDE
@@ -26,13 +25,13 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// Whether products take x in bfloat16. Otherwise they take it as float32.
+/// Whether products of bfloat16 weights read x as bfloat16. Otherwise they read it as float32.
 bool multiplies_bfloat16() {
   return kAvx512 && has_bfloat16_tile();
 }
 
-/// Rows first .. last - 1 of x, rounded to bfloat16, which they may be already. `out` is bfloat16 or float32,
-/// and its rows may be longer: they are padded with zeros.
+/// Rounds the rows first .. last - 1 of x to bfloat16, unless they are bfloat16 already. `out` is bfloat16 or
+/// float32. Its rows may be longer than those of x; the rest is filled with zeros.
 HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
   const std::int64_t width = out.dim(1), in = x.dim(1);
   for (std::int64_t row = first; row < last; ++row) {
@@ -51,8 +50,8 @@ HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_
   }
 }
 
-/// Rows first .. last - 1 of x in groups of 8 bits, for weights in those panels: `out` [rows, bytes] has room
-/// for them.
+/// Quantizes the rows first .. last - 1 of x to groups of 8 bits, for weights in panels of type Panel. `out`
+/// [rows, bytes] has room for them.
 template <typename Panel>
 HWY_ATTR void round_to_int8(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
   const std::int64_t depth = x.dim(1), groups = groups_of<Panel>(depth);
@@ -61,15 +60,15 @@ HWY_ATTR void round_to_int8(const Tensor& x, std::int64_t first, std::int64_t la
   }
 }
 
-/// The same for weights of that type.
+/// Calls round_to_int8 for weights of this type.
 HWY_ATTR void round_to_integers(DType weights, const Tensor& x, std::int64_t first, std::int64_t last,
                                 const Tensor& out) {
   with_panels(weights, nullptr,
               [&]<typename Panel>(const Panel*) HWY_ATTR { round_to_int8<Panel>(x, first, last, out); });
 }
 
-/// multiply_panels for any types of x and the weights. The rows passed to `store` are counted from the first
-/// one of the piece.
+/// multiply_panels for any types of x and the weights. `store` receives row numbers counted from the first
+/// row of the piece.
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const ProductPiece& piece,
                                 const Store& store) {
@@ -100,15 +99,15 @@ HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const Pro
 HWY_INLINE hn::Vec<Floats> gelu(hn::Vec<Floats> x) {
   const Floats d;
   const auto cubic = hn::MulAdd(hn::Mul(hn::Set(d, 0.044715f), hn::Mul(x, x)), x, x);
-  // Highway's Exp is defined up to 104. From 80 on gelu is 0 in float32 anyway.
+  // Highway's Exp is defined up to 104. From 80 on, gelu is 0 in float32.
   const auto exponential =
       hn::Exp(d, hn::Min(hn::Mul(hn::Set(d, -2.0f * 0.7978845608f), cubic), hn::Set(d, 80.0f)));
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
 }
 
 /// gelu(x) = x Φ(x), Φ being the normal distribution. Below 0, Φ is exp(-x²/2) times a function smooth enough
-/// for a polynomial in 1 / (1 + 0.35 |x|). It was fitted for the least relative error: 3e-8 down to -14.5,
-/// where Φ is 0 in float32. Above 0 it is the remainder to 1.
+/// for a polynomial in 1 / (1 + 0.35 |x|). The polynomial was fitted for the least relative error: 3e-8 down
+/// to -14.5, where Φ is 0 in float32. Above 0, Φ(x) = 1 - Φ(-x).
 HWY_INLINE hn::Vec<Floats> gelu_erf(hn::Vec<Floats> x) {
   const Floats d;
   const auto one = hn::Set(d, 1.0f);
@@ -133,7 +132,7 @@ HWY_INLINE hn::Vec<Floats> silu(hn::Vec<Floats> x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
 }
 
-/// Adds the bias to `count` products, applies the epilogue and stores those within the width of the row.
+/// Adds the bias to `count` products, applies the epilogue and stores the results.
 HWY_NOINLINE void finish(const float* products, std::int64_t count, const float* bias, Epilogue epilogue,
                          float* out) {
   const Floats d;
@@ -147,7 +146,7 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
     hn::StoreU(value, d, out + i);
   }
   if (i == count) return;
-  // The last columns of a width that is not a multiple of a vector: the same on a copy.
+  // If the width is not a multiple of a vector, the last columns are computed on a copy.
   HWY_ALIGN float in_bias[kLanes] = {}, in_out[kLanes] = {};
   for (std::int64_t j = i; j < count; ++j) {
     if (bias != nullptr) in_bias[j - i] = bias[j];
@@ -157,7 +156,8 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
   std::copy_n(in_out, count - i, out + i);
 }
 
-/// The same with a gate, for whole turns of products: `count` results, of which the last turn may have fewer.
+/// Adds the bias, applies the gate and stores `count` results. The products come in groups of kGateColumns of
+/// gate and of up; the last group may give fewer results.
 HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const float* bias,
                                Epilogue epilogue, float* out) {
   const Floats d;
@@ -167,7 +167,7 @@ HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const 
   };
   HWY_ALIGN float last[kGateColumns];
   for (; count > 0; count -= kGateColumns) {
-    // The last turn must not write beyond the row.
+    // The last group must not write beyond the row.
     float* const turn = count < kGateColumns ? last : out;
     for (std::int64_t i = 0; i < kGateColumns; i += kLanes) {
       const auto gate = load(i);
@@ -220,8 +220,7 @@ HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* b
   }
 }
 
-/// Row `row` of `activate`, a part of a panel's width at a time, which is copied to where vectors are
-/// aligned.
+/// Computes row `row` of `activate`, kPanel columns at a time, on an aligned copy.
 HWY_ATTR void activate_row(const Tensor& x, std::int64_t row, Epilogue epilogue, const Tensor& out) {
   const std::int64_t columns = x.dim(1), width = out.dim(1), of_result = is_gated(epilogue) ? 2 : 1;
   HWY_ALIGN float products[kPanel], results[kPanel];
@@ -241,14 +240,15 @@ HWY_ATTR void activate_row(const Tensor& x, std::int64_t row, Epilogue epilogue,
   }
 }
 
-/// Keys and values of neighbouring heads are head_stride elements apart.
+/// Computes one piece of query_key_value. Keys and values of neighbouring heads are head_stride elements
+/// apart.
 HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const float* bias,
                                     const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
                                     const ProductPiece& piece) {
   const std::int64_t width = weight.out_features / 3, head_size = keys_values.keys.dim(3),
                      head_stride = keys_values.keys.dim(2) * head_size;
   const TokenPlaces* const places_of_piece = places.data() + piece.rows.first;
-  // Stores `count` finished products where a head has its query, key or value.
+  // Finishes `count` products and stores them in a head's query, key or value.
   const auto finish_piece = [&](const float* products, std::int64_t count, const float* piece_bias,
                                 bool aligned, float* out) HWY_ATTR {
     if (aligned) {
@@ -262,7 +262,8 @@ HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         const TokenPlaces& place = places_of_piece[row];
         const std::int64_t end = std::min(column + count, 3 * width);
-        // Head by head: a piece of the row may cross the border between two of them, or between q, k and v.
+        // Head by head, because a piece of the row may cross from one head to the next, or between q, k and
+        // v.
         for (std::int64_t i = column; i < end;) {
           const std::int64_t part = i / width, head = i % width / head_size, offset = i % head_size;
           const std::int64_t piece = std::min(end - i, head_size - offset);
@@ -291,7 +292,7 @@ HWY_AFTER_NAMESPACE();
 namespace staircase {
 namespace {
 
-/// body(piece) for all pieces of a product with `rows` rows.
+/// Calls body(piece) for all pieces of a product with `rows` rows.
 template <typename Body>
 void share_product(ThreadTeam& team, std::int64_t rows, const Weight& weight, const Body& body) {
   const ProductShares shares(rows, weight.out_features);
@@ -367,11 +368,11 @@ void CpuDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight, 
 void CpuDevice::linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
                               std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) {
   const Tensor operand = as_operand(x, {}, *weights[0]);
-  std::vector<std::size_t> groups;  // those with rows
+  std::vector<std::size_t> groups;  // the groups with at least one row
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (firsts[i + 1] > firsts[i]) groups.push_back(i);
   }
-  // The halves of panels of all matrices in one row, so that each thread is started once.
+  // The halves of panels of all matrices are numbered in one sequence, so each thread is started only once.
   const std::int64_t halves = divide_up(weights[0]->out_features, kHalfPanel);
   parallel_ranges(team_, std::ssize(groups) * halves, [&](std::int64_t first, std::int64_t last) {
     while (first < last) {
@@ -396,7 +397,7 @@ void CpuDevice::activate(const Tensor& x, Epilogue epilogue, Tensor& out) {
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                 const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
-  if (is_quantized(keys_values.keys.dtype())) {  // a head is rounded as a whole, once all of it is there
+  if (is_quantized(keys_values.keys.dtype())) {  // a head is quantized as a whole, once it is complete
     const Shape shape{x.dim(0), weight.out_features};
     grown(projected_, shape[0] * shape[1]);
     Tensor projected = projected_.reshaped(shape);

@@ -1,8 +1,8 @@
-// load and load_weight: from the bytes of a file to tensors, each element read and written once.
+// load and load_weight: convert the bytes of a file to tensors. Each element is read and written once.
 //
-// A weight matrix goes into panels, packed[out / 64][in][out % 64] (in bfloat16 in pairs, see cpu_device.h),
-// and is converted from its stored format to the requested one on the way. The threads divide the panels as
-// they will in `linear`, so on a NUMA machine each panel is near the thread that will read it.
+// A weight matrix is stored in panels, packed[out / 64][in][out % 64] (in bfloat16 in pairs, see
+// cpu_device.h), and converted from its file's format to the requested one at the same time. The threads
+// divide the panels as `linear` will, so on a NUMA machine each panel is near the thread that will read it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
 #include <hwy/foreach_target.h>
@@ -29,8 +29,8 @@ HWY_ATTR void widen_bytes(const std::byte* source, std::int64_t count, float* ou
     std::memcpy(buffer, source, bytes);
     const auto value = load_wide(buffer);
     if constexpr (std::is_same_v<Stored, hwy::float16_t>) {
-      // Without an instruction for it, Highway takes infinity and NaN for numbers from 65536 on: the fraction
-      // is right, but the exponent is not.
+      // Without an instruction for this, Highway converts infinity and NaN to finite numbers from 65536 on:
+      // the fraction is right, but the exponent is wrong.
       const auto beyond = hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f));
       return hn::IfThenElse(beyond, hn::Or(value, hn::Inf(d)), value);
     } else {
@@ -46,7 +46,7 @@ HWY_ATTR void widen_bytes(const std::byte* source, std::int64_t count, float* ou
   std::copy_n(wide, count, out);
 }
 
-/// `count` elements of the array from element `first` on, as float32.
+/// Converts `count` elements of the array from element `first` on to float32.
 HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_t count, float* out) {
   const auto* const source =
       static_cast<const std::byte*>(array.data) + first * static_cast<std::int64_t>(size_of(array.dtype));
@@ -59,8 +59,8 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
-/// Calls read(part, its row, number) for the rows first .. first + count - 1 of all parts, one part after
-/// another.
+/// Calls read(part, row of the part, number) for the rows first .. first + count - 1 of all parts, counted
+/// across the parts.
 template <typename Read>
 HWY_ATTR void each_row(std::span<const HostArray> parts, std::int64_t first, std::int64_t count,
                        const Read& read) {
@@ -71,12 +71,12 @@ HWY_ATTR void each_row(std::span<const HostArray> parts, std::int64_t first, std
   }
 }
 
-/// rows [kPanel, words], which are `stride` words apart, as [words, kPanel]. A word is a float32, or a pair
-/// in bfloat16, whose bits a float carries.
+/// Transposes rows [kPanel, words], which are `stride` words apart, to [words, kPanel]. A word is a float32,
+/// or a pair of bfloat16 whose bits a float carries.
 HWY_ATTR void transpose(const float* rows, std::int64_t stride, std::int64_t words, float* out) {
   std::int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // A square of 4 × 4 at a time, and all squares of a row's cache line before its next line.
+  // A square of 4 × 4 at a time, and all squares of one cache line of the rows before the next line.
   constexpr std::int64_t kSide = 4, kLine = 16;
   const hn::FixedTag<float, kSide> d;
   const hn::Repartition<double, decltype(d)> pairs;
@@ -104,7 +104,8 @@ HWY_ATTR void transpose(const float* rows, std::int64_t stride, std::int64_t wor
   }
 }
 
-/// The words of row `row` of an array for a panel of bfloat16. `wide` and `narrowed` have room for a row.
+/// Converts row `row` of an array to words for a panel of bfloat16. `wide` and `narrowed` are scratch memory
+/// for one row.
 HWY_ATTR void to_pairs(const HostArray& array, std::int64_t row, float* wide, hwy::bfloat16_t* narrowed,
                        float* words) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(hwy::bfloat16_t));
@@ -118,7 +119,7 @@ HWY_ATTR void to_pairs(const HostArray& array, std::int64_t row, float* wide, hw
   std::memcpy(words, source, static_cast<std::size_t>(array.columns * kBytes));
 }
 
-/// Fills the panels first .. last - 1 from [in, out].
+/// Fills the panels first .. last - 1 from an array [in, out].
 template <typename W>
 HWY_ATTR void pack_input_first(const HostArray& array, std::int64_t first, std::int64_t last, W* packed) {
   constexpr std::int64_t kRows = kInterleavedRows<W>;
@@ -128,7 +129,7 @@ HWY_ATTR void pack_input_first(const HostArray& array, std::int64_t first, std::
     std::memset(packed + (last - 1) * depth * kPanel, 0,
                 sizeof(W) * static_cast<std::size_t>(depth * kPanel));
   }
-  // The rows of the file, one or an interleaved pair at a time: each is contiguous there.
+  // Reads the file's rows, which are contiguous, one at a time or as an interleaved pair.
   std::vector<float> rows(static_cast<std::size_t>(kRows * width));
   std::vector<W> pair(rows.size());
   for (std::int64_t k = 0; k < in; k += kRows) {
@@ -153,7 +154,7 @@ HWY_ATTR void pack_input_first(const HostArray& array, std::int64_t first, std::
   }
 }
 
-/// Fills the panels first .. last - 1 from parts that are [out, in] together.
+/// Fills the panels first .. last - 1 from parts that together form [out, in].
 template <typename W>
 HWY_ATTR void pack_output_first(std::span<const HostArray> parts, std::int64_t in, std::int64_t out,
                                 std::int64_t first, std::int64_t last, W* packed) {
@@ -188,7 +189,7 @@ HWY_ATTR void pack_output_first(std::span<const HostArray> parts, std::int64_t i
   }
 }
 
-/// The same in 8 or 4 bits, a group of the depth at a time.
+/// Fills the panels first .. last - 1 in 8 or 4 bits, one group along the depth at a time.
 template <typename Panel>
 HWY_ATTR void pack_int8_panels(std::span<const HostArray> parts, WeightOrder order, std::int64_t in,
                                std::int64_t out, std::int64_t first, std::int64_t last, Panel* packed) {

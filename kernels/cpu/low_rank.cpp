@@ -1,9 +1,9 @@
 // add_low_rank: out[r] += Σ_k scales[k] (x[r] · down[k]) up[k] over the ranks k of the row's adapter.
 //
-// x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. 2 · rank · (in + out) operations a row,
-// of a product's 2 · in · out: at rank 8, a fiftieth for 768 inputs and outputs. A row alone reads 4 bytes
-// for every two operations and is limited by bandwidth. The next row finds its adapter in the cache if it has
-// the same one.
+// x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. A row takes 2 · rank · (in + out)
+// operations; the product itself takes 2 · in · out. With rank 8 and 768 inputs and outputs, that is a
+// fiftieth. A single row reads 4 bytes for every two operations and is limited by bandwidth. If the next row
+// has the same adapter, it finds it in the cache.
 //
 // A row's result does not depend on the other rows: each is computed alone, by one thread, in one order.
 #undef HWY_TARGET_INCLUDE
@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// x · y. Four sums, since an addition takes as long as four begin.
+/// x · y, in four independent sums: while one addition completes, three more can start.
 template <typename T>
 HWY_INLINE float dot(const float* HWY_RESTRICT x, const T* HWY_RESTRICT y, std::int64_t size) {
   const Floats d;
@@ -50,7 +50,7 @@ HWY_INLINE void add_scaled(float factor, const T* HWY_RESTRICT y, std::int64_t s
   for (; i < size; ++i) out[i] += factor * widen(y[i]);
 }
 
-/// The ranks first .. last - 1 for one row.
+/// Adds the ranks first .. last - 1 to one row.
 HWY_ATTR void add_ranks(const float* x, const LowRank& change, std::int64_t first, std::int64_t last,
                         float* out) {
   const std::int64_t in = change.down.dim(1), width = change.up.dim(1);

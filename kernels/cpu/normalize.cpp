@@ -1,10 +1,10 @@
-// normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or the same around 0 instead
-// of the mean: an RMS norm. add_normalized adds the result to out[r].
+// normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias. An RMS norm uses 0 instead of
+// the mean. add_normalized adds the result to out[r].
 //
 // x and out [rows, width]. About 8 operations (5 without a mean) and 8 bytes for each element: limited by the
-// bandwidth of the cache that holds x. The mean comes first and the variance from the differences to it. The
-// sum of squares minus the squared mean would cancel, since the residual stream of a GPT-2 has a few features
-// that are hundreds of times larger than the others.
+// bandwidth of the cache that holds x. The mean is computed first, then the variance from the differences to
+// it. The mean of the squares minus the squared mean would lose precision to cancellation: in the residual
+// stream of a GPT-2, a few features are hundreds of times larger than the others.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/normalize.cpp"
 #include <hwy/foreach_target.h>
@@ -20,7 +20,7 @@ namespace staircase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Without weight or bias (nullptr) they are 1 and 0.
+/// Normalizes one row. If `weight` or `bias` is nullptr, it counts as 1 or 0.
 HWY_ATTR void normalize_row(NormKind kind, const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight,
                             const float* HWY_RESTRICT bias, float epsilon, std::int64_t width, bool adds,
                             float* HWY_RESTRICT out) {

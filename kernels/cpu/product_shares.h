@@ -1,10 +1,10 @@
-// How the threads divide a product, out [rows, columns].
+// How the threads divide a product out [rows, columns].
 //
-// A few rows are divided only by columns, in halves of a panel, and each weight is read once. 768 columns are
-// 24 halves, so of 16 threads eight have two of them and eight have one: 75 % of what 16 could do. With many
-// rows, each panel serves all in turn and is divided as well: a panel of 512 rows into 32 blocks of 16 rows
-// each. The 12 panels are 384 blocks, 24 for each of 16 threads. Blocks are numbered panel by panel and a
-// thread gets neighbours, so most of its panels are whole and few are read by two threads.
+// A few rows are divided only by columns, in halves of a panel, so each weight is read once. 768 columns are
+// 24 halves: eight of 16 threads get two and eight get one, which is 75 % of what 16 threads could do. With
+// many rows, the rows of a panel are also divided: 512 rows into 32 blocks of 16 rows. Then 12 panels are 384
+// blocks, 24 for each of 16 threads. Blocks are numbered panel by panel, and a thread gets neighbouring
+// numbers. So most of its panels are whole, and few panels are read by two threads.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// The rows of that many halves of panels: a rectangle of a product.
+/// A rectangle of a product: a range of rows and a range of halves of panels.
 struct ProductPiece {
   IndexRange rows, halves;
 };
@@ -24,7 +24,7 @@ class ProductShares {
   ProductShares(std::int64_t rows, std::int64_t columns)
       : rows_(rows),
         halves_(divide_up(columns, kHalfPanel)),
-        // An even number, so no thread has more than it would have of halves.
+        // An even number, so no thread gets more work than if halves were divided.
         blocks_of_panel_(rows / kCutRows * 2) {}
 
   /// The units that the threads divide: blocks or halves of a panel.
@@ -32,8 +32,8 @@ class ProductShares {
     return by_columns() ? halves_ : divide_up(halves_, kHalvesOfPanel) * blocks_of_panel_;
   }
 
-  /// Calls body(piece) for the pieces that make up those units: whole panels are one piece, with at most one
-  /// before it and one after it.
+  /// Calls body(piece) for the pieces that make up these units. Whole panels form one piece, with at most one
+  /// piece before it and one after it.
   template <typename Body>
   void for_each_piece(IndexRange units, const Body& body) const {
     if (by_columns()) {
@@ -52,7 +52,7 @@ class ProductShares {
   }
 
  private:
-  /// From this number of rows on, a panel is divided, into blocks of at least half as many.
+  /// From this number of rows on, a panel is divided into blocks of at least half as many rows.
   static constexpr std::int64_t kCutRows = 32;
   static constexpr std::int64_t kHalvesOfPanel = kPanel / kHalfPanel;
 

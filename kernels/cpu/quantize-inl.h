@@ -1,6 +1,6 @@
-// How weights, rows of x, keys and values are rounded to 8 bits, and weights to 4: groups with a scale
-// (int8_int4_tile.h, kept_size in device.h).
-// It is included once for each SIMD target (see Highway's foreach_target.h).
+// How weights, rows of x, keys and values are quantized: to 8 bits or, for weights, keys and values, to 4
+// bits, in groups with a scale (int8_int4_tile.h, kept_size in device.h). This file is included once for each
+// SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_QUANTIZE_INL_H_
 #undef STAIRCASE_QUANTIZE_INL_H_
@@ -23,7 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Ints = hn::Rebind<std::int32_t, Floats>;
 
-/// The larger of `largest` and |x|, as bits: their order is that of the numbers, with NaN above them all.
+/// The larger of `largest` and |x|, compared as bits. Bits of positive floats have the order of the numbers,
+/// and NaN is above them all.
 HWY_INLINE hn::Vec<Ints> larger(hn::Vec<Ints> largest, hn::Vec<Floats> x) {
   return hn::Max(largest, hn::BitCast(Ints(), hn::Abs(x)));
 }
@@ -32,13 +33,13 @@ HWY_INLINE hn::Vec<Ints> larger(hn::Vec<Ints> largest, hn::Vec<Floats> x) {
 HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x, hn::Vec<Floats> scale, std::int32_t least,
                                  std::int32_t most) {
   const Floats d;
-  // If all are 0, or so small that a step is not a normal number, they become 0.
+  // If all numbers are 0, or so small that the scale becomes 0, they become 0.
   const auto divisor = hn::IfThenElse(hn::Eq(scale, hn::Zero(d)), hn::Inf(d), scale);
   const auto whole = hn::NearestInt(hn::Div(x, divisor));
   return hn::Max(hn::Min(whole, hn::Set(Ints(), most)), hn::Set(Ints(), least));
 }
 
-/// A row of x in groups.
+/// Quantizes a row of x in groups.
 template <std::int64_t kValues>
 HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues>* row) {
   const Floats d;
@@ -62,8 +63,8 @@ HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues
   }
 }
 
-/// A head's keys or values at one position of an int8 cache, with their scale (kept_size). `count` is a
-/// multiple of kInt8HeadMultiple.
+/// Quantizes a head's keys or values at one position of an int8 cache, and stores their scale (kept_size).
+/// `count` is a multiple of head_multiple(DType::kInt8).
 HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
   const Floats d;
   const hn::Rebind<std::int8_t, Floats> bytes;
@@ -81,7 +82,7 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
 struct LevelEnds {
   std::uint16_t least, step;  ///< bfloat16
 
-  /// The levels of the numbers x.
+  /// Returns the levels of the numbers x.
   HWY_INLINE hn::Vec<Ints> levels(hn::Vec<Floats> x) const {
     const Floats d;
     const auto above = hn::Sub(x, hn::Set(d, float32_from_bfloat16(least)));
@@ -89,7 +90,8 @@ struct LevelEnds {
   }
 };
 
-/// Those with the least squared error for the levels that `ends` gives the group x, by linear regression.
+/// Returns the ends with the least squared error for the levels that `ends` gives the group x, by linear
+/// regression.
 HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
   const Floats d;
   const float least = float32_from_bfloat16(ends.least);
@@ -106,13 +108,13 @@ HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
   constexpr float kCount = kInt4CacheGroup;
   const float of_levels = sum(levels), of_numbers = sum(numbers);
   const float variance = kCount * sum(squares) - of_levels * of_levels;
-  if (!(variance > 0.0f)) return ends;  // all are equal, or not finite
+  if (!(variance > 0.0f)) return ends;  // all levels are equal, or numbers are not finite
   const float step = (kCount * sum(products) - of_levels * of_numbers) / variance;
   return {bfloat16_from_float32(least + (of_numbers - step * of_levels) / kCount),
           bfloat16_from_float32(step)};
 }
 
-/// The same in an int4 cache (KeysValues in device.h), once the head is rotated.
+/// Quantizes a rotated head's keys or values at one position of an int4 cache (KeysValues in device.h).
 HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
   constexpr std::int64_t kHalf = kInt4CacheGroup / 2;
   const Floats d;
@@ -142,7 +144,7 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
   }
 }
 
-/// The scales of outputs whose weights furthest from zero are these; also stores them.
+/// Returns and stores the scales of outputs, given each output's weight furthest from zero.
 HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, float* scales) {
   const Floats d;
   const auto scale = hn::Div(hn::Abs(furthest), hn::Set(d, 127.0f));
@@ -163,15 +165,15 @@ HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, std::uint16_t* s
   return load_scales(scales);
 }
 
-/// A group of the depth for the outputs of a panel: values [Panel::kInputs, kPanel].
+/// Quantizes one group along the depth for the outputs of a panel. values [Panel::kInputs, kPanel].
 template <typename Panel>
 HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
   const Floats d;
   const Ints ints;
   constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
   for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    // Of two that are equally far, the first. Its distance is kept: where it is computed again as |furthest|,
-    // clang 19 with -O3 takes a wrong one.
+    // Of two values equally far from zero, the first. The distance is kept in a variable: if it is computed
+    // again as |furthest|, clang 19 with -O3 gets a wrong one.
     auto furthest = hn::Zero(d), distance = hn::Zero(d);
     for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
       const auto value = hn::LoadU(d, values + k * kPanel + column);
@@ -180,7 +182,7 @@ HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
     }
     const auto scale = scales_for(furthest, panel.scales + column);
     for (std::int64_t k = 0; k < Panel::kInputs; k += kQuad * Panel::kInByte) {
-      // A lane becomes four adjacent bytes.
+      // Each lane becomes four adjacent bytes.
       auto quad = hn::Zero(ints);
       for (std::int64_t i = 0; i < kQuad * Panel::kInByte; ++i) {
         const auto whole = nearest(hn::LoadU(d, values + (k + i) * kPanel + column), scale, kLeast, kMost);

@@ -1,4 +1,4 @@
-// Where attention finds the keys and values of a head: in one piece, or in the blocks of a paged cache; and
+// Where attention finds the keys and values of a head, in one piece or in the blocks of a paged cache, and
 // the queries that share them.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace staircase {
 
-/// The keys and values of one head of one sequence, in runs of adjacent positions: all runs have `length` of
-/// them, except the last one, which has the rest.
+/// The keys and values of one head of one sequence, in runs of adjacent positions. Every run has `length`
+/// positions, except the last one, which has the rest.
 template <typename T>
 struct Runs {
   explicit Runs(const HeadOfCache& of)
@@ -30,29 +30,29 @@ struct Runs {
   const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
   const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
 
-  /// Where one position is stored.
+  /// The address of one position.
   const T* key(std::int64_t p) const { return keys(p / length) + p % length * step; }
   const T* value(std::int64_t p) const { return values(p / length) + p % length * step; }
 
   const std::int32_t* blocks;      // a run is a block
-  std::int64_t length, head_size;  // of a run, in positions; of a position, in elements
+  std::int64_t length, head_size;  // positions of a run; features of a head
   std::int64_t step;               // elements from one position to the next: more than a head's with scales
   std::int64_t stride;             // elements from one block to the next
   const T *first_keys, *first_values;  // of block 0
 };
 
-/// A few neighbours among the queries of a sequence that share a head of keys and values. These are numbered
-/// token by token, and within each token head by head: query i belongs to token i / group. Positions count
-/// from the first one of the keys and values that the tile gets.
+/// A few neighbouring queries of a sequence that share a head of keys and values. Queries are numbered token
+/// by token, and head by head within each token: query i belongs to token i / group. Positions count from the
+/// tile's first key.
 struct QueryTile {
   const float* queries;  ///< [rows, head_size]
   std::int64_t rows;
-  std::int64_t first;  ///< number of the first one
+  std::int64_t first;  ///< the number of the first query
   std::int64_t group;  ///< query heads per key head
   std::int64_t start;  ///< the position of token 0
   std::int64_t window = kNoWindow;
 
-  /// The query in that row sees the positions first_seen(row) .. seen_by(row) - 1.
+  /// The query in row `row` sees the positions first_seen(row) .. seen_by(row) - 1.
   std::int64_t seen_by(std::int64_t row) const { return start + (first + row) / group + 1; }
   std::int64_t first_seen(std::int64_t row) const { return std::max<std::int64_t>(seen_by(row) - window, 0); }
   std::int64_t seen() const { return seen_by(rows - 1); }

@@ -1,6 +1,6 @@
 // softmax of logits, from which tokens are sampled: x[i] = exp(x[i] - max) / Σ exp(x[j] - max), on the host.
 //
-// x [n]: three passes over 4 · n bytes, about 20 operations per exponential; if a vocabulary fits into the
+// x [n]: three passes over 4 · n bytes, with about 20 operations per exponential. If the row fits into the
 // cache, arithmetic is the limit.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/softmax.cpp"
@@ -21,7 +21,7 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = count / lanes * lanes;
-  // A long sum in float32 loses what is small, so it consists of short ones.
+  // A long sum in float32 loses small terms, so short float32 sums are added in double.
   constexpr int kShort = 64;
   double sum = 0.0;
   int summed = 0;

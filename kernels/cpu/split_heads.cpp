@@ -1,8 +1,8 @@
-// split_heads: from [q | k | v] of a token to its queries and to its position in a cache; queries and keys
-// are normalized and rotated on the way.
+// split_heads: splits [q | k | v] of each token into its queries and its position in a cache. Queries and
+// keys are normalized and rotated first.
 //
-// In an int8 cache a head is rounded as a whole, and its scale stored after it. In an int4 cache a head is
-// rotated first.
+// In an int8 cache a head is quantized as a whole, and its scale is stored after it. For an int4 cache the
+// head is first rotated by a Hadamard matrix.
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
 // limited by the bandwidth of the cache that holds the product's output.
@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// out = x [head_size], its first `rotary` features rotated: rotations are rotary / 2 cosines and as many
-/// sines.
+/// out = x [head_size] with its first `rotary` features rotated. `rotations` holds rotary / 2 cosines, then
+/// as many sines.
 HWY_INLINE void rotate(const float* HWY_RESTRICT x, const float* HWY_RESTRICT rotations, std::int64_t rotary,
                        std::int64_t head_size, float* HWY_RESTRICT out) {
   const Floats d;
@@ -52,7 +52,7 @@ HWY_INLINE void with_kept(const Tensor& kept, const Use& use) {
   with_elements(kept.dtype(), kept.data<void>(), use);
 }
 
-/// The tokens of `range`.
+/// Computes split_heads for the tokens of `range`.
 HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
                            const std::vector<TokenPlaces>& places, std::int64_t n_head, IndexRange range,
                            const KeysValues& keys_values) {
@@ -65,7 +65,7 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
   for (std::int64_t t = range.first; t < range.last; ++t) {
     const float* x = projected.data<float>() + t * projected.dim(1);
     const TokenPlaces& place = places[static_cast<std::size_t>(t)];
-    // The next `heads` heads, normalized.
+    // Returns the next `heads` heads, normalized.
     const auto next_heads = [&](const Norm& norm, std::int64_t heads) {
       const std::int64_t all = heads * head_size, width = rule.heads_together ? all : head_size;
       const float* const own = std::exchange(x, x + all);

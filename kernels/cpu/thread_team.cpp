@@ -57,9 +57,9 @@ void ThreadTeam::work(int index) {
   }
 }
 
-/// Does all shares that no thread has begun, from `first` on. In each round each share is taken once, so a
-/// free one was last taken in the previous round. A thread that is late, when others have gone on to the next
-/// task, takes nothing.
+/// Performs all shares that no thread has begun, starting at `first`. Each share is taken once per round, so
+/// a free share was last taken in the previous round. A thread that arrives late, after the team has moved on
+/// to the next task, takes nothing.
 void ThreadTeam::take_shares(std::uint32_t round, int first) {
   for (int i = 0; i < size(); ++i) {
     const int share = (first + i) % size();

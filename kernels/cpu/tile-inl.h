@@ -1,15 +1,16 @@
-// The inner loop of every product on the CPU: a tile of a few rows of x times a few columns of W stays in
-// registers along the depth. It is included once for each SIMD target (see Highway's foreach_target.h).
+// The inner loop of every product on the CPU: the results of a few rows of x times a few columns of W, a
+// tile, stay in registers along the depth. This file is included once for each SIMD target (see Highway's
+// foreach_target.h).
 //
-// Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers. Each value
-// loaded is used so often that the two multiply-add units, not the two load units, are the limit. With AVX2
-// (16 registers of half the width) 6 × 16 follows from the same arithmetic; fewer than 4 rows get a wider
-// tile there, which reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
+// Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers. Each
+// loaded value is used often enough that the two multiply-add units, not the two load units, are the limit.
+// With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic. Fewer than 4 rows get a
+// wider tile with AVX2, which reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
 // high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
-// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
-// holds for each type of weights, and for bfloat16_tile.h, which adds in its own orders.
+// rows, columns or threads. So a token gets the same bits whatever else is in the batch. That holds for each
+// type of weights, and for bfloat16_tile.h, which adds in its own orders.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_TILE_INL_H_
@@ -46,18 +47,19 @@ constexpr bool kAvx512 = kLanes == 16;
 constexpr int kTileRows = 6;
 constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
-/// With more rows than these, a panel serves tile after tile. Fewer go down a panel together: then the
-/// weights arrive from memory while others are multiplied, and in 16 bits need not be widened in advance.
-/// Widening pays off only for more rows, and so do narrow tiles one after another.
+/// With more rows than this, a panel serves tile after tile. Fewer rows go down a panel together: weights
+/// then arrive from memory while others are multiplied, and 16-bit weights need not be widened in advance.
+/// Widening them, or multiplying narrow tiles one after another, pays off only with more rows.
 template <bool kWidened>
 constexpr std::int64_t kFewRows = (kAvx512 && !kWidened ? 4 : 8) * kTileRows;
 
-/// The number of rows of a tile of that width whose accumulators fit into registers.
+/// The maximum rows of a tile of this width whose accumulators fit into registers.
 constexpr int most_rows(int columns) {
   return std::clamp(kAccumulators * kLanes / columns, columns == 16 ? kTileRows : 1, kTileRows);
 }
 
-/// The rows and columns of the tiles of a product with `rows` rows. A few rows are divided evenly.
+/// The rows and columns of a tile. tile_shape chooses them for a product with `rows` rows; a few rows are
+/// divided evenly among tiles.
 struct TileShape {
   int rows, columns;
 };
@@ -74,14 +76,14 @@ HWY_INLINE hn::Vec<Floats> load_wide(const float* values) {
   return hn::LoadU(Floats(), values);
 }
 
-/// 16-bit weights, keys and values become float32 on their way into the register: their point is to take half
-/// the bytes.
+/// Loads 16-bit weights, keys or values and widens them to float32: 16 bits save memory traffic, not
+/// arithmetic.
 template <typename Half>
 HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
   return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
 }
 
-/// Keys and values in int8, without their scale.
+/// Loads keys or values in int8 as float32, without their scale.
 HWY_INLINE hn::Vec<Floats> load_wide(const std::int8_t* values) {
   const hn::Rebind<std::int32_t, Floats> ints;
   return hn::ConvertTo(Floats(), hn::PromoteTo(ints, hn::LoadU(hn::Rebind<std::int8_t, Floats>(), values)));
@@ -90,8 +92,8 @@ HWY_INLINE hn::Vec<Floats> load_wide(const std::int8_t* values) {
 /// A byte of a head in an int4 cache (KeysValues in device.h).
 enum class Int4Byte : std::uint8_t {};
 
-/// The vector of a head's features from feature i on, keys or values at one position. In int8 the scale is
-/// missing.
+/// Loads a vector of a head's features from feature i on, of the key or the value at one position. In int8
+/// the scale is not applied.
 template <typename T>
 HWY_INLINE hn::Vec<Floats> load_features(const T* head, std::int64_t /*head_size*/, std::int64_t i) {
   return load_wide(head + i);
@@ -104,7 +106,8 @@ HWY_INLINE hn::Vec<Floats> load_features(const Int4Byte* head, std::int64_t head
   const auto pair = hn::PromoteTo(ints, hn::LoadU(bytes, first + chunk * kInt4CacheGroup + place));
   const auto level =
       i / kInt4CacheGroup % 2 == 0 ? hn::And(pair, hn::Set(ints, 15)) : hn::ShiftRight<4>(pair);
-  // A vector of half a group has one pair of ends, and one of 16 numbers has those of both groups.
+  // A vector of up to 8 numbers lies in one group and needs its ends. A vector of 16 numbers needs the ends
+  // of both groups.
   const auto ends_of = [&](std::int64_t group) {
     std::uint32_t ends;
     std::memcpy(&ends, first + head_size / 2 + (2 * chunk + group) * 4, sizeof ends);
@@ -120,24 +123,24 @@ HWY_INLINE hn::Vec<Floats> load_features(const Int4Byte* head, std::int64_t head
   return hn::MulAdd(wide, step, least);
 }
 
-/// Whether heads of that type may have features that fill no vector.
+/// Whether heads of this type may have features that do not fill a vector.
 template <typename T>
 constexpr bool kHasRest = !std::is_same_v<T, std::int8_t> && !std::is_same_v<T, Int4Byte>;
 
-/// The number of neighbouring rows of a panel of that type that are interleaved, element by element (kPair in
+/// How many neighbouring rows of a panel of this type are interleaved, element by element (kPair in
 /// cpu_device.h).
 template <typename W>
 constexpr std::int64_t kInterleavedRows =
     std::is_same_v<W, hwy::bfloat16_t> || std::is_same_v<W, std::uint16_t> ? kPair : 1;
 
-/// Columns from `column` on of one of the interleaved rows, the first or the second.
+/// Loads columns from `column` on of one of the interleaved rows, the first or the second.
 template <typename W>
 HWY_INLINE hn::Vec<Floats> load_columns(const W* rows, std::int64_t column, std::int64_t /*row*/) {
   return load_wide(rows + column);
 }
 
-/// bfloat16 is the upper half of a float32: of two adjacent ones, one is shifted into its position, and the
-/// other is already there.
+/// bfloat16 is the upper half of a float32. Of two adjacent ones, the first is shifted into that half, and
+/// the second is already in it.
 HWY_INLINE hn::Vec<Floats> load_columns(const hwy::bfloat16_t* rows, std::int64_t column, std::int64_t row) {
   const hn::Rebind<std::uint32_t, Floats> pairs;
   const auto pair = hn::LoadU(pairs, reinterpret_cast<const std::uint32_t*>(rows + column * kPair));
@@ -145,13 +148,13 @@ HWY_INLINE hn::Vec<Floats> load_columns(const hwy::bfloat16_t* rows, std::int64_
                      row == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(pairs, 0xFFFF0000u)));
 }
 
-/// Stores `count` values in another type, rounded.
+/// Rounds `count` values to the type of `out`.
 HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
   std::copy_n(values, count, out);
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
   std::int64_t i = 0;
-  if constexpr (kLanes >= 8) {  // a target with such vectors has an instruction for them
+  if constexpr (kLanes >= 8) {  // a target with vectors of 8 lanes has an instruction for this
     const hn::Rebind<hwy::float16_t, Floats> halves;
     for (; i + kLanes <= count; i += kLanes) {
       hn::StoreU(hn::DemoteTo(halves, hn::LoadU(Floats(), values + i)), halves, out + i);
@@ -163,7 +166,7 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t*
   for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
 }
 
-/// The other direction, one value at a time.
+/// Converts one value to float32.
 HWY_INLINE float widen(float value) {
   return value;
 }
@@ -177,7 +180,7 @@ HWY_INLINE float widen(std::int8_t value) {
   return value;
 }
 
-/// Calls function(pointer) with `data` as a pointer to elements of that type.
+/// Calls function(pointer) with `data` as a pointer to elements of type `dtype`.
 template <typename Function>
 HWY_INLINE void with_elements(DType dtype, void* data, const Function& function) {
   if (dtype == DType::kFloat16) {
@@ -191,9 +194,9 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
-/// Neighbouring rows of x are x_stride elements apart, those of the result kPanel. `next` is what
-/// TileRole::kNext prefetches.
+/// Multiplies one tile: adds x [kRows, depth] times w [depth, kColumns], a part of a panel, to result [kRows,
+/// kColumns]. Neighbouring rows are x_stride elements apart in x and kPanel in the result. TileRole::kNext
+/// prefetches from `next`.
 template <typename W, int kRows, int kColumns, TileRole kRole>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result, const char* next) {
@@ -252,7 +255,7 @@ constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
       multiply_tile<W, kLess + 1, kColumns, kRole>...};
 }
 
-/// The tile of r rows is element r - 1.
+/// Element r - 1 is the tile of r rows.
 template <typename W, int kColumns, TileRole kRole>
 constexpr auto kTileOfRows =
     tiles_of_rows<W, kColumns, kRole>(std::make_integer_sequence<int, most_rows(kColumns)>());
@@ -265,7 +268,7 @@ HWY_INLINE TileFunction<float, W> tile_for(int rows, int columns) {
   return kTileOfRows<W, 16, kRole>[row];
 }
 
-/// The tile for that many rows and columns; with x in bfloat16, the one of bfloat16_tile.h.
+/// Returns the tile for this many rows and columns. With x in bfloat16, it is a tile of bfloat16_tile.h.
 template <typename X, typename W>
 HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileRole role) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
@@ -280,12 +283,12 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileRole role) {
   }
 }
 
-/// The role of a tile of rows, if several go down the panel together.
+/// The role of tile number `tile`, if several tiles go down the panel together.
 constexpr TileRole role_of(std::int64_t tile) {
   return tile == 0 ? TileRole::kFirst : tile == 1 ? TileRole::kSecond : TileRole::kAlone;
 }
 
-/// A panel as float32, in this thread's memory, each row contiguous.
+/// Returns a panel as float32 in this thread's memory, each row contiguous.
 template <typename Half>
 HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
   thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
@@ -308,7 +311,7 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
   return memory.get();
 }
 
-/// multiply_panels, see below, by the matrices of bfloat16_tile.h.
+/// multiply_panels (below) with the matrix instructions of bfloat16_tile.h.
 template <typename Store>
 HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t rows, std::int64_t x_stride,
                                             const std::uint16_t* w, std::int64_t panel_stride,
@@ -333,9 +336,9 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
 /// piece of a row: store(row, column, count, values), where `values` are the products for the columns column
 /// .. column + count - 1. Neighbouring panels are panel_stride elements apart.
 ///
-/// Many rows: a panel stays in the cache while they pass, 6 at a time, and the first of them prefetch the
-/// next panel. If it has 16 bits, it is widened once, not once per tile. A few rows: all of them go down the
-/// panel together, in steps so short that the others find the first tile's data in the first-level cache. So
+/// Many rows: a panel stays in the cache while the rows pass, 6 at a time, and early tiles prefetch the next
+/// panel. A 16-bit panel is widened once, not once per tile. A few rows: all of them go down the panel
+/// together. The steps are so short that later tiles find the first tile's data in the first-level cache, so
 /// memory is read once, from front to back.
 template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
@@ -354,11 +357,11 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
   const TileShape shape = tile_shape(rows, few);
   const bool one_tile = rows <= shape.rows && shape.columns == kPanel;
   const std::int64_t together = few ? rows : shape.rows;
-  // The wanted columns of this panel: from `from` up to `to`.
+  // Multiplies the columns `from` up to `to` of this panel.
   const auto multiply_panel = [&](const auto* panel, std::int64_t from, std::int64_t to) HWY_ATTR {
     using T = std::remove_cvref_t<decltype(*panel)>;
     const std::int64_t step = few && !one_tile ? kStepBytes / kPanel / std::int64_t{sizeof(T)} : depth;
-    // Prefetched by the tiles after the first one until all of the next panel is in flight.
+    // The tiles after the first prefetch from here until the whole next panel is in flight.
     const auto* next = reinterpret_cast<const char*>(w + (from / kPanel + 1) * panel_stride);
     const auto* const end_of_next = to < last * kHalfPanel ? next + depth * kPanel * sizeof(W) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
