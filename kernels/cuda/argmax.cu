@@ -1,7 +1,7 @@
 // argmax: out[r] = the index of the largest number of x[r], the lowest one among equals, or -1 if any is not
-// finite. x [rows, width]: every number is read once. Only the indices go to the host: 4 bytes a row, where a
-// row of GPT-2's logits has 201,028. The next pass does not even wait for these: its tokens and positions are
-// written here, too.
+// finite. x [rows, width]: every number is read once. Only the indices are copied to the host: 4 bytes per
+// row instead of the 201,028 bytes of GPT-2's logits. The next pass does not even wait for that copy, because
+// this kernel also writes its tokens and positions.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 

@@ -1,21 +1,22 @@
-// Attention of a few queries (decoding). One block per query and head would leave most of the GPU idle. So
+// Attention for a few queries (decoding). One block per query and head would leave most of the GPU idle. So
 // several blocks split the keys of a query (Dao et al. 2023, "Flash-Decoding"), and the last block to finish
 // combines their sums. Only the GPU knows the lengths, so the host sizes the grid for a full cache; with
-// fewer keys, some blocks have nothing to do. A block takes up to 8 heads that share a head of keys, so it
+// fewer keys, some blocks have nothing to do. A block computes up to 8 heads that share a head of keys, so it
 // reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
-// or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded, and so are
-// those in int8. There a score is then multiplied by the scale of its key, and a weight by that of its value.
+// or 4 · n_kv_head head_size in 16 bits. Keys and values in 16 bits or int8 are widened to float32 as they
+// are loaded. In int8 each score is then multiplied by the scale of its key, and each weight by the scale of
+// its value.
 //
-// Two things need not wait for the kernel before, which computes the queries. Each block prefetches its share
-// of the keys and values of earlier passes. And blocks without keys prefetch weights of the products that
-// follow, so the memory is busy while few blocks have work:
+// The previous kernel computes the queries, but two things need not wait for it. Each block prefetches its
+// share of the keys and values of earlier passes. Blocks without keys prefetch weights of the products that
+// follow, so the memory stays busy while few blocks have work:
 //
 //     kernel before   ═══════════════════╗ ends
 //     with keys           keys, values ──╫──▶│ attention
 //     without             weights of the next two products ──▶ L2
 //
-// Where a block's share is, depends on positions that an earlier kernel may still be writing. So these are
-// guesses. A wrong one fetches what no kernel needs, and changes no result.
+// A block's share depends on positions that an earlier kernel may still be writing, so it is a guess. A wrong
+// guess prefetches memory that no kernel needs, and changes no result.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -26,12 +27,12 @@ constexpr int kSplitThreads = 128;
 constexpr int kSplitWarps = kSplitThreads / kWarp;
 constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
 constexpr int kMaxSplits = kWarp;
-constexpr int kKeysOfSplit = 64;  // the fewest per block, if there are several blocks
+constexpr int kKeysOfSplit = 64;  // the minimum per block, if several blocks share the keys
 constexpr int kKeyLanes = 8;      // lanes that share a key: together they read 128 bytes of it at once
 constexpr int kKeysAtOnce = 4;    // keys that a thread loads at the same time
 
-/// How many heads of a group a block takes: all of them, or 8 if there are more. There are kernels for 1, 2,
-/// 4 and 8 heads. For other numbers some heads are computed twice, which costs no bandwidth.
+/// How many heads of a group a block computes: all of them, but at most 8. Kernels exist for 1, 2, 4 and 8
+/// heads. With any other number some heads are computed twice, which costs no bandwidth.
 constexpr int heads_at_once(int group) {
   return group > 4 ? 8 : group > 2 ? 4 : group;
 }
@@ -41,7 +42,7 @@ constexpr std::size_t split_shared_bytes(int heads, int head_size, int vector) {
   return sizeof(float) * static_cast<std::size_t>(heads * (head_size + kChunk) + groups * head_size);
 }
 
-/// What the blocks exchange that share a token and a head.
+/// The data that blocks exchange if they share a token and a head.
 struct Splits {
   float* sums;     ///< [n_tokens, n_head, gridDim.z, size]: values times weights, not yet divided
   float2* states;  ///< [n_tokens, n_head, gridDim.z]: the largest score and the sum of the weights
@@ -55,14 +56,14 @@ struct NextWeights {
   const std::byte* first[2];
   std::int64_t bytes[2];  ///< multiples of 16
 
-  /// Of a tensor, up to that many bytes. Nothing of memory that is not aligned.
+  /// Sets range `i` to the first `most` bytes of a tensor, or to nothing if its memory is not aligned.
   void set(int i, const Tensor& weights, std::int64_t most) {
     first[i] = weights.data<std::byte>();
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(first[i]) % 16 == 0;
     bytes[i] = is_aligned ? std::min(static_cast<std::int64_t>(weights.bytes()), most) / 16 * 16 : 0;
   }
 
-  /// Prefetches the pieces number `own`, own + step, ... of both.
+  /// Prefetches the pieces number `own`, `own + step` and so on of both ranges together.
   __device__ void prefetch(std::int64_t own, std::int64_t step) const {
     for (int i = 0; i < 2; ++i) {
       const std::int64_t pieces = divide_up<std::int64_t>(bytes[i], kPiece);
@@ -76,14 +77,14 @@ struct NextWeights {
   }
 };
 
-/// The heads of a block, and its keys: one of `splits` equal parts of the keys that a token sees.
+/// The heads and keys of a block. Its keys are one of `splits` equal parts of the keys that a token sees.
 struct Share {
   int token, sequence;
   int kv_head, first_head, n_heads;
   int split, splits;  ///< a block with split ≥ splits has no keys
   int first, last;    ///< keys first .. last - 1
 
-  /// Head `h` of the block; past its last head, the last one again.
+  /// Head `h` of the block. Past the last head, it is the last one again.
   __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
 };
 
@@ -105,8 +106,8 @@ __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
           split, splits,   first,   min(position + 1, first + share)};
 }
 
-/// Prefetches the keys and values of the share up to a position, 16 positions a thread at a time. Blocks
-/// whose number is impossible are left out: the table may be another one soon.
+/// Prefetches the keys and values of the share up to position `end`, 16 positions per thread at a time.
+/// Impossible block numbers are skipped, because the previous kernel may still be writing the table.
 template <typename Stored>
 __device__ __forceinline__ void prefetch_keys(const Heads<Stored>& heads, const Share& share, int end) {
   constexpr int kPositions = 16;
@@ -126,12 +127,14 @@ __device__ __forceinline__ void prefetch_keys(const Heads<Stored>& heads, const 
   }
 }
 
-/// What a block does before it waits: it prefetches its keys and values, or weights if it has none.
+/// Runs before the block waits for the previous kernel: prefetches the block's keys and values or, if it has
+/// none, weights.
 template <int kHeads, typename Stored>
 __device__ __forceinline__ void prefetch_before_wait(const Heads<Stored>& heads, const NextWeights& next) {
   const Share share = share_of_block<kHeads, true>(heads);
   if (share.split < share.splits) {
-    // One block for each head of keys, of one token: the others see the same keys.
+    // Only one block per head of keys prefetches, for the sequence's first token: its other tokens see the
+    // same keys.
     const int first_token = Sequences::number<true>(heads.sequences.offsets + share.sequence);
     if (share.token == first_token && share.first_head % heads.group() == 0)
       prefetch_keys(heads, share, Sequences::number<true>(heads.sequences.starts + share.sequence));
@@ -142,11 +145,11 @@ __device__ __forceinline__ void prefetch_before_wait(const Heads<Stored>& heads,
   next.prefetch(row + rows * (share.split - share.splits + idle * thread), rows * idle * kSplitThreads);
 }
 
-/// How the threads share the values of a chunk. Neighbours take kVector columns each of one row; these groups
-/// of neighbours take the rows in turn.
+/// How the threads share the values of a chunk. A group of neighbouring threads covers one row, kVector
+/// columns per thread, and the groups take the rows in turn.
 template <int kVector>
 struct ValueGroups {
-  int count;   ///< of whole groups; the threads left over are idle
+  int count;   ///< the number of whole groups; the remaining threads are idle
   int own;     ///< the group of this thread
   int column;  ///< the first column of this thread
 
@@ -158,7 +161,7 @@ struct ValueGroups {
   }
 };
 
-/// Stores the queries of the block's token and heads, times the scale, in shared memory: queries [kHeads,
+/// Stores the queries of the block's token and heads, times the scale, in shared memory. queries [kHeads,
 /// size].
 template <int kHeads, typename Stored>
 __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const Share& share, float* queries) {
@@ -170,8 +173,8 @@ __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const S
   }
 }
 
-/// q · k for each query and each of `count` keys of the share, from position `first` on: scores [kHeads,
-/// kChunk].
+/// scores [kHeads, kChunk] = q · k for each query and each of `count` keys of the share, from position
+/// `first` on.
 template <int kHeads, int kVector, typename Stored>
 __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<Stored>& heads,
                                               const Share& share, int first, int count, float* scores) {
@@ -180,7 +183,8 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
   for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
     const int own = begin + thread / kKeyLanes;  // and every kGroups-th after it
     const Stored* key[kKeysAtOnce];
-    // Past the last key, load it again: a branch would keep the loads from being issued together.
+    // Past the last key, load the last one again: a branch would prevent the loads from being issued
+    // together.
     for (int j = 0; j < kKeysAtOnce; ++j) {
       const int position = first + min(own + j * kGroups, count - 1);
       key[j] = heads.keys + heads.key(share.sequence, share.kv_head, position);
@@ -212,7 +216,7 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
   }
 }
 
-/// The online softmax of a warp's heads: the head of its own number, and every kSplitWarps-th after it.
+/// The online softmax of a warp's heads. Warp w has the heads w, w + kSplitWarps and so on.
 template <int kHeads>
 struct WarpSoftmax {
   OnlineSoftmax own[divide_up(kHeads, kSplitWarps)];
@@ -228,7 +232,7 @@ struct WarpSoftmax {
   }
 };
 
-/// Turns the first `count` scores of a chunk into weights. shrink[h], in shared memory, becomes the factor by
+/// Turns the first `count` scores of a chunk into weights. Sets shrink[h], in shared memory, to the factor by
 /// which the earlier sums of head h shrink.
 template <int kHeads>
 __device__ __forceinline__ void exponentials(float* scores, int count, WarpSoftmax<kHeads>& softmax,
@@ -246,8 +250,8 @@ __device__ __forceinline__ void exponentials(float* scores, int count, WarpSoftm
   });
 }
 
-/// result[h] = result[h] · shrink[h] + the thread's columns of `count` values of the share, each times the
-/// weight that head h gives it: weights [kHeads, kChunk].
+/// result[h] = result[h] · shrink[h] + the sum of `count` values of the share, each times head h's weight for
+/// it, in the thread's columns. weights [kHeads, kChunk].
 template <int kHeads, int kVector, typename Stored>
 __device__ __forceinline__ void add_values(const float* weights, const Heads<Stored>& heads,
                                            const Share& share, int first, int count,
@@ -272,8 +276,8 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
   }
 }
 
-/// Stores the sums of each group of threads in shared memory: group_sums [groups, size]. One by one, 8
-/// columns of a thread would be 8 turns of the same four banks for each of them; 16 bytes at a time are 2
+/// Stores the sums of each group of threads in shared memory: group_sums [groups, size]. Stored one by one, 8
+/// columns per thread would hit the same four banks 8 times. Stored 16 bytes at a time, they take only 2
 /// turns.
 template <int kVector>
 __device__ __forceinline__ void share_groups(const float (&result)[kVector],
@@ -299,9 +303,9 @@ __device__ __forceinline__ void add_groups(const float* group_sums, int groups, 
   }
 }
 
-/// True in the last of `count` blocks to arrive, which then sees the writes of all of them (CUDA Programming
-/// Guide, section "Memory Fence Functions"). Every thread of the block must call it. `done` begins and ends
-/// at 0.
+/// Returns true in the last of `count` blocks to arrive. That block then sees the writes of all blocks (CUDA
+/// Programming Guide, section "Memory Fence Functions"). Every thread of the block must call this. `done` is
+/// 0 before and after.
 __device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
   __shared__ bool last;
   __syncthreads();
@@ -314,8 +318,8 @@ __device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
   return last;
 }
 
-/// Adds up the parts, each scaled down to the largest score of all, and calls put(i, feature i of the
-/// result). Each lane holds the state of one part, so every warp holds all of them.
+/// Adds up the parts, each scaled down to the largest score of all parts, and calls put(i, feature i of the
+/// result). Each lane holds the state of one part, so every warp holds the states of all parts.
 template <typename Put>
 __device__ __forceinline__ void combine(const float* sums, const float2* states, int splits, int size,
                                         const Put& put) {
@@ -323,7 +327,8 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
   const float2 state = lane < splits ? states[lane] : make_float2(-INFINITY, 0.0f);
   const float shrinks_by = expf(state.x - warp_max(state.x));
   const float sum = warp_sum(shrinks_by * state.y);
-  for (int first = 0; first < size; first += kSplitThreads) {  // a whole warp takes part in each exchange
+  for (int first = 0; first < size;
+       first += kSplitThreads) {  // all lanes of a warp take part in each exchange
     const int i = first + static_cast<int>(threadIdx.x);
     float total = 0.0f;
 #pragma unroll 8
@@ -367,7 +372,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
     if (threadIdx.x % kWarp == 0) states[head] = make_float2(all.largest, all.sum);
   });
 
-  // Where the blocks of a head put their part, and where the result goes.
+  // The first row of `parts` for a head, and the function that stores its result.
   const auto row = [&](int h) {
     return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * gridDim.z;
   };

@@ -1,6 +1,6 @@
-// Attention of many queries (prefill), in float32. A block takes 32 neighbouring queries of a head and walks
-// over the keys in tiles of 32. It loads each tile into shared memory, so 32 queries share one read of a key.
-// The limit is arithmetic, here the bandwidth of shared memory.
+// Attention for many queries (prefill), in float32. A block computes 32 neighbouring queries of a head and
+// goes through the keys in tiles of 32. It loads each tile into shared memory, so 32 queries share one read
+// of a key. The limit is the bandwidth of shared memory, which feeds the arithmetic.
 //
 // Keys and values in 16 or 8 bits are widened to float32 as they are loaded, and multiplied by their scale.
 #pragma once
@@ -13,12 +13,12 @@ constexpr int kTileThreads = 128;
 constexpr int kTileQueries = 32, kTileKeys = 32;
 constexpr int kLargestTiledHead = 128;
 
-// A thread has 2 queries of the tile. The 8 threads that share them are neighbours in a warp. Each has 4 of
-// the 32 keys, and later every eighth group of 4 columns of the values.
+// Each thread has 2 queries of the tile. The 8 threads that share these queries are neighbours in a warp.
+// Each of them has 4 of the 32 keys, and later every eighth group of 4 columns of the values.
 constexpr int kTeam = 8;
 constexpr int kThreadQueries = kTileQueries * kTeam / kTileThreads, kThreadKeys = kTileKeys / kTeam;
 
-/// Rows in shared memory begin 4 floats further apart than their length, and so in different banks.
+/// Rows in shared memory have 4 more floats than a query or key, so they begin in different banks.
 __host__ __device__ constexpr int tile_stride(int head_size) {
   return divide_up(head_size, 4) * 4 + 4;
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ float4 load4(const float* from) {
   return *reinterpret_cast<const float4*>(from);
 }
 
-/// The thread's number among those that share its queries, and the first of its queries in the tile.
+/// The thread's number among the threads that share its queries, and the first of its queries in the tile.
 __device__ __forceinline__ int team_member() {
   return static_cast<int>(threadIdx.x) % kTeam;
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ int first_own_query() {
   return static_cast<int>(threadIdx.x) / kTeam * kThreadQueries;
 }
 
-/// Piece p of a thread's columns begins here.
+/// The first column of a thread's piece.
 __device__ __forceinline__ int first_column(int piece) {
   return (piece * kTeam + team_member()) * 4;
 }
@@ -85,8 +85,8 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const float*
   }
 }
 
-/// A query sees no key after its own position and none before its window. `first_key` and `position` are the
-/// tile's.
+/// Sets the scores of unseen keys to -infinity: keys after the query's own position or before its window.
+/// `first_key` is the first key of the tile, and `position` the position of its first query.
 template <typename Stored>
 __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
                                                  ThreadScores& scores) {
@@ -100,8 +100,8 @@ __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int
   }
 }
 
-/// Turns the scores into weights, in shared memory [kTileQueries, kWeightStride]. shrink[q] becomes the
-/// factor by which the earlier sums shrink.
+/// Turns the scores into weights in shared memory, [kTileQueries, kWeightStride]. Sets shrink[q] to the
+/// factor by which the earlier sums of query q shrink.
 __device__ __forceinline__ void exponentials(const ThreadScores& scores,
                                              OnlineSoftmax (&softmax)[kThreadQueries], float* weights,
                                              float (&shrink)[kThreadQueries]) {
@@ -138,7 +138,8 @@ __device__ __forceinline__ void shrink_results(const float (&shrink)[kThreadQuer
   }
 }
 
-/// result[q] += the thread's columns of the values [kTileKeys, stride], each times its weight for q.
+/// result[q] += the sum of the values [kTileKeys, stride], each times its weight for q, in the thread's
+/// columns.
 template <int kPieces>
 __device__ __forceinline__ void add_values(const float* weights, const float* values, int size,
                                            float4 (&result)[kThreadQueries][kPieces]) {

@@ -1,10 +1,10 @@
-// Attention of many queries (prefill) on tensor cores, for keys and values in 16 bits. It follows
-// FlashAttention-2 (Dao 2023, section 3). A block takes 64 neighbouring queries of a head, 16 for each of its
-// warps, and walks over the keys in tiles. While it multiplies one tile, the next is being copied to shared
-// memory.
+// Attention for many queries (prefill) on tensor cores, with keys and values in 16 bits. It follows
+// FlashAttention-2 (Dao 2023, section 3). A block computes 64 neighbouring queries of a head, 16 for each of
+// its warps, and goes through the keys in tiles. While it multiplies one tile, the next is being copied to
+// shared memory.
 //
-// A warp keeps everything about its queries in registers: the queries, the sums, and the scores of a tile,
-// which become weights in place. Tensor cores take 16-bit operands, so queries and weights are rounded to the
+// A warp keeps all data of its queries in registers: the queries, the sums, and the scores of a tile, which
+// become weights in place. Tensor cores multiply 16-bit operands, so queries and weights are rounded to the
 // type of the keys. Scores, softmax and sums are in float32.
 #pragma once
 
@@ -16,22 +16,23 @@ namespace staircase::cuda {
 constexpr int kTensorCoreThreads = 128;
 constexpr int kTensorCoreQueries = 16 * kTensorCoreThreads / kWarp;
 
-/// Rows of a tile begin 16 bytes further apart than their length, which is a multiple of 32 bytes. ldmatrix
-/// reads the same 16 bytes of 8 neighbouring rows at once, and so they lie in different banks.
+/// The elements from one row of a tile to the next: 16 bytes more than a row, whose length is a multiple of
+/// 32 bytes. ldmatrix reads the same 16 bytes of 8 neighbouring rows at once; with this stride they lie in
+/// different banks.
 __host__ __device__ constexpr int tensor_core_stride(int head_size) {
   return head_size + 8;
 }
 
-/// Two tiles of keys and of values.
+/// The bytes of two tiles of keys and two of values.
 constexpr std::size_t tensor_core_shared_bytes(int tile_keys, int head_size) {
   return sizeof(std::uint16_t) * static_cast<std::size_t>(2 * 2 * tile_keys * tensor_core_stride(head_size));
 }
 
-// A lane has two rows of its warp's 16 queries, 8 apart: half 0 and half 1. A lane holds four neighbouring
-// elements of a product; the first two belong to half 0.
+// A lane has two of its warp's 16 queries, 8 rows apart: half 0 and half 1. It holds four elements of a
+// product; the first two belong to half 0.
 
 /// Where a lane's elements are in a piece of a matrix (see tensor_cores.cuh), and which row of which of four
-/// matrices it names to ldmatrix.
+/// matrices the lane passes to ldmatrix.
 struct LanePlace {
   int group, pair, matrix, matrix_row;
 };
@@ -59,7 +60,7 @@ struct KeyTiles {
   __device__ Stored* values(int number) const { return keys(number) + kTileKeys * stride; }
 };
 
-/// Starts to copy the keys and values of tile `number` to shared memory. The first tile begins with the first
+/// Starts copying the keys and values of tile `number` to shared memory. The first tile begins with the first
 /// key that a query sees.
 template <int kTileKeys, typename Stored>
 __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int kv_head,
@@ -69,7 +70,8 @@ __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const
   const int pieces = heads.size / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
     const int row = i / pieces, feature = i % pieces * 8;
-    // Rows past the last key repeat it: memory there may hold NaN, and NaN times a weight of 0 is NaN.
+    // Rows past the last key repeat that key: memory after it may hold NaN, and NaN times a weight of 0 is
+    // NaN.
     const std::int64_t from = heads.key(tile.sequence, kv_head, first_key + min(row, count - 1)) + feature;
     cp_async_16(to.keys(number) + row * to.stride + feature, heads.keys + from);
     cp_async_16(to.values(number) + row * to.stride + feature, heads.values + from);
@@ -77,7 +79,7 @@ __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const
   cp_async_commit_group();
 }
 
-/// The warp's queries, in pieces of 16 features; features past the end become 0.
+/// Loads the warp's queries in pieces of 16 features. Features past the end become 0.
 template <int kPieces, typename Stored>
 __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const QueryTile& tile, int head,
                                              unsigned (&queries)[kPieces][4]) {
@@ -106,7 +108,7 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
     if (f * 16 >= size) break;
 #pragma unroll
     for (int k = 0; k < kScores / 2; ++k) {
-      unsigned b[4];  // 16 keys: the first 8 features, then the others
+      unsigned b[4];  // 16 keys: the first 8 features, then the other 8
       ldmatrix_x4<false>(
           b, keys + (k * 16 + lane.matrix / 2 * 8 + lane.matrix_row) * stride + f * 16 + lane.matrix % 2 * 8);
       mma_m16n8k16<Stored>(scores[2 * k], queries[f], b[0], b[1]);
@@ -115,8 +117,8 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
   }
 }
 
-/// A query sees no key after its own position and none before its window. `first_key` and `position` are the
-/// tile's.
+/// Sets the scores of unseen keys to -infinity: keys after the query's own position or before its window.
+/// `first_key` is the first key of the tile, and `position` the position of its first query.
 template <int kScores, typename Stored>
 __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
                                                  float (&scores)[kScores][4]) {
@@ -132,8 +134,8 @@ __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int
   }
 }
 
-/// Turns the scores into weights in place. They are powers of 2, so `scale` and the largest scores include a
-/// factor log2(e). shrink[half] becomes the factor by which the earlier sums shrink.
+/// Turns the scores into weights in place. Weights are powers of 2, so `scale` and the largest scores include
+/// a factor log2(e). Sets shrink[half] to the factor by which the earlier sums shrink.
 template <int kScores>
 __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScores][4],
                                              OnlineSoftmax (&softmax)[2], float (&shrink)[2]) {
@@ -161,7 +163,7 @@ __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScore
   }
 }
 
-/// result *= the shrink of its query.
+/// Multiplies each result by the shrink of its query.
 template <int kPieces>
 __device__ __forceinline__ void shrink_results(const float (&shrink)[2], float (&result)[kPieces][4]) {
 #pragma unroll
@@ -171,7 +173,7 @@ __device__ __forceinline__ void shrink_results(const float (&shrink)[2], float (
   }
 }
 
-/// result += the values of a tile, each times its weight, in pieces of 8 features.
+/// result += the sum of a tile's values, each times its weight, in pieces of 8 features.
 template <int kScores, int kPieces, typename Stored>
 __device__ __forceinline__ void add_values(const float (&weights)[kScores][4], const Stored* values, int size,
                                            float (&result)[kPieces][4]) {
@@ -186,7 +188,7 @@ __device__ __forceinline__ void add_values(const float (&weights)[kScores][4], c
 #pragma unroll
     for (int f = 0; f < kPieces / 2; ++f) {
       if (f * 16 >= size) break;
-      unsigned b[4];  // 16 features: the first 8 keys, then the others
+      unsigned b[4];  // 16 features: the first 8 keys, then the other 8
       ldmatrix_x4<true>(b, values + (k * 16 + lane.matrix % 2 * 8 + lane.matrix_row) * stride + f * 16 +
                                lane.matrix / 2 * 8);
       mma_m16n8k16<Stored>(result[2 * f], a, b[0], b[1]);
@@ -232,7 +234,7 @@ __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(H
 
   OnlineSoftmax softmax[2];
   float result[kMaxHead / 8][4] = {};
-  const float scale = heads.scale * 1.44269504f;  // log2(e), since GPUs compute powers of 2
+  const float scale = heads.scale * 1.44269504f;  // log2(e), because GPUs compute powers of 2
   const int window_begin = heads.first_key(tile.position);
   for (int number = 0; window_begin + number * kTileKeys < tile.seen(); ++number) {
     cp_async_wait_group<0>();

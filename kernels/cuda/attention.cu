@@ -2,25 +2,25 @@
 // earlier ones.
 //
 // queries and out [n_tokens, n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or
-// in blocks; head h has the keys of head h / (n_head / n_kv_head). 4 · n_head head_size operations for each
-// pair of a query and a key that it sees.
+// in blocks; query head h uses the keys of head h / (n_head / n_kv_head). Each pair of a token and a position
+// that it sees takes 4 · n_head head_size operations.
 //
 // There are three kernels, two for many queries and one for a few. All use the online softmax (Milakov and
-// Gimelshein 2018, section 3; for attention Dao et al. 2022). It takes some scores at a time and, when it
-// meets a new largest score, scales down the sums so far. So no row of scores is ever stored in memory.
+// Gimelshein 2018, section 3; for attention Dao et al. 2022). It processes some scores at a time and, at a
+// new largest score, scales down the sums so far. So no whole row of scores is ever stored in memory.
 //
 //   attend_tile.cuh               many queries, in float32
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
 //   attend_split.cuh              a few queries: several blocks share the keys
 //
-// In int8 the keys and the values of a head at a position have a scale (KeysValues in device.h). Integers are
-// widened on their way into registers or shared memory, and tensor cores are not used.
+// In int8 a head's key and its value at a position each have a scale (KeysValues in device.h). Integers are
+// widened when they are loaded into registers or shared memory, and tensor cores are not used.
 //
-// If heads share keys, a few queries need less bandwidth: a block of attend_split takes all heads of a group,
-// so it reads the keys once for all of them. With many queries, each head has tiles of its own. A tile is
-// full without the other heads; with them, it would read just as many keys.
+// If heads share keys, decoding needs less bandwidth: a block of attend_split computes up to 8 heads of a
+// group, so it reads the keys once for all of them. With many queries, each head has its own tiles. A tile is
+// full even with one head; with several heads it would read just as many keys.
 //
-// Each kernel is a list of phases. Those that kernels/cpu/attention.cpp shares have the same names:
+// Each kernel is a list of phases. Phases that kernels/cpu/attention.cpp also has bear the same names:
 // multiply_keys, exponentials, add_values.
 #include <algorithm>
 
@@ -32,10 +32,11 @@
 namespace staircase {
 namespace cuda {
 
-/// Tiles pay off from this mean number of new tokens per sequence: most of their rows are then in use.
+/// Tiles pay off from this mean number of new tokens per sequence on, because most rows of a tile are then in
+/// use.
 constexpr std::int64_t kManyQueries = 12;
 
-/// Calls use(the same number as a type), for every value of heads_at_once.
+/// Calls use(heads as a std::integral_constant), for every value of heads_at_once.
 template <typename Use>
 void with_heads_at_once(int heads, const Use& use) {
   if (heads == 1) use(std::integral_constant<int, 1>());
@@ -90,7 +91,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
     return;
   }
 
-  constexpr int kVector = sizeof(Stored) == 1 ? 4 : 16 / sizeof(Stored);  // 16 bytes, but with scales 4
+  constexpr int kVector = sizeof(Stored) == 1 ? 4 : 16 / sizeof(Stored);  // 16 bytes, but only 4 with scales
   const int vector = size % kVector == 0 ? kVector : 1;
   if (size / vector > kSplitThreads) {
     throw std::runtime_error(
@@ -98,8 +99,8 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
         " features where their number is a multiple of " + std::to_string(kVector) + ", else of up to " +
         std::to_string(kSplitThreads) + ", not of " + std::to_string(size));
   }
-  // Four blocks per multiprocessor, as long as each of them has some 64 keys when the cache or the window is
-  // full.
+  // Start four blocks per multiprocessor, as long as each block has at least about 64 keys when the cache or
+  // the window is full.
   const int at_once = heads_at_once(heads.group());
   const std::int64_t head_blocks = n_kv_head * divide_up(heads.group(), at_once);
   const std::int64_t block_rows = std::max<std::int64_t>(1, n_tokens * head_blocks);
@@ -107,7 +108,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   const std::int64_t splits = std::clamp<std::int64_t>(
       std::min(divide_up<std::int64_t>(4 * multiprocessors_, block_rows), longest / 64), 1, kMaxSplits);
   NextWeights next{};
-  // In half of the L2 cache: keys, values and what the products write need some of it.
+  // Weights get half of the L2 cache: keys, values and the outputs of the products need the rest.
   std::int64_t room = l2_bytes_ / 2;
   for (int i = 0; i < 2; ++i) {
     if (announced_[i].size() == 0) continue;
@@ -118,7 +119,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   if (splits > 1) {
     const std::int64_t rows = n_tokens * n_head;
     parts.sums = scratch(rows * splits * (size + 2) + 1);
-    // At an even number of floats, so that pairs of them are aligned.
+    // The states begin at an even number of floats, so that pairs of floats are aligned.
     parts.states =
         reinterpret_cast<float2*>(parts.sums + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
     parts.done = zeros(block_rows);

@@ -5,7 +5,7 @@
 
 namespace staircase::cuda {
 
-/// The scale of a head of an int8 cache, which its elements precede; other types have none.
+/// The scale of a head in an int8 cache, which is stored after the head's elements. For other types it is 1.
 template <typename Stored>
 __device__ __forceinline__ float scale_of_head(const Stored* head, int size) {
   if constexpr (std::is_same_v<Stored, std::int8_t>) {
@@ -22,28 +22,29 @@ struct Heads {
   const Stored* keys;    ///< [n_blocks, n_kv_head, block_size, kept]
   const Stored* values;
   int n_head, n_kv_head, size;
-  int kept;  ///< elements from one position to the next: more than size with scales
+  int kept;  ///< elements from one position to the next: with scales, more than `size`
   Blocks blocks;
-  int window;   ///< positions that a query sees at most
+  int window;   ///< the maximum positions that a query sees
   float scale;  ///< 1 / sqrt(size)
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
 
-  /// Query heads per head of keys.
+  /// The number of query heads per head of keys.
   __host__ __device__ int group() const { return n_head / n_kv_head; }
   __device__ std::int64_t query(int token, int head) const {
     return (static_cast<std::int64_t>(token) * n_head + head) * size;
   }
-  /// With kGuesses, before the wait for the previous kernel; below 0 if the block's number is impossible.
+  /// The index of a key or value. Call it with kGuesses before the wait for the previous kernel; it is then
+  /// below 0 if the block's number is impossible.
   template <bool kGuesses = false>
   __device__ std::int64_t key(int sequence, int kv_head, int position) const {
     return blocks.place<kGuesses>(sequence, kv_head, n_kv_head, position) * kept;
   }
-  /// What the elements of a key or a value are multiplied by.
+  /// The factor by which the elements of a key or a value are multiplied.
   __device__ float scale_of(const Stored* head) const { return scale_of_head(head, size); }
-  /// The first key that the query at that position sees.
+  /// The first key that the query at `position` sees.
   __device__ int first_key(int position) const { return max(position - window + 1, 0); }
-  /// Whether that query sees that key.
+  /// Whether the query at `position` sees the key at position `key`.
   __device__ bool sees(int position, int key) const { return key <= position && key > position - window; }
   __device__ void store(int token, int head, int feature, float value) const {
     store_as(out_type, out, query(token, head) + feature, value);
@@ -54,25 +55,25 @@ struct Heads {
 /// sums so far by exp(largest before - largest now).
 struct OnlineSoftmax {
   float largest = -INFINITY;  ///< score so far
-  float sum = 0.0f;           ///< of the weights so far, each exp(score - largest)
+  float sum = 0.0f;           ///< the sum of the weights so far, each exp(score - largest)
 
-  /// What weights are relative to: the largest score. Before a window's first key there is none, and any
-  /// number will do.
+  /// The score that is subtracted from all scores: the largest one so far. Before a window's first key no
+  /// score exists, and any number will do.
   __device__ static float reference(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 };
 
-/// Neighbouring queries of a sequence, for kernels whose blocks take several.
+/// Neighbouring queries of a sequence, for kernels in which a block computes several queries.
 struct QueryTile {
   int sequence;
   int first_token, count;  ///< count is 0 in a block without work
-  int position;            ///< of the first query
+  int position;            ///< the position of the first query
 
   /// The number of keys that the last query sees.
   __device__ int seen() const { return position + count; }
 };
 
-/// This block's tile of up to `most` queries, out of the tiles of all sequences. The last tiles come first:
-/// they see the most keys and take longest.
+/// Returns this block's tile of up to `most` queries, out of the tiles of all sequences. The last tiles run
+/// first, because they see the most keys and take longest.
 __device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int most) {
   int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   for (int s = 0; s < sequences.count; ++s) {
@@ -87,7 +88,8 @@ __device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int 
   return {};
 }
 
-/// Blocks for tiles of up to `most` queries: an upper bound, since only the GPU knows the lengths.
+/// An upper bound for the number of tiles of up to `most` queries. Only the GPU knows the lengths, so the
+/// host cannot count them.
 inline unsigned query_tiles(const Batch& batch, std::int64_t most) {
   return blocks(batch.n_tokens() / most + batch.n_sequences());
 }

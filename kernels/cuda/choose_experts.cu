@@ -1,7 +1,7 @@
 // choose_experts: the k largest scores of each row, and their shares.
 //
-// scores [rows, n_experts], chosen and shares [rows, k]. A warp reads its row once from memory, then k times
-// more from its cache. The limit is launch latency.
+// scores [rows, n_experts], chosen and shares [rows, k]. A warp reads its row once from memory and then k
+// more times from the cache. The limit is launch latency.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -10,8 +10,7 @@ namespace cuda {
 
 constexpr int kChooseThreads = 128;
 
-/// One warp per row. The next expert is the largest of those after the previous one, in the order of falling
-/// scores.
+/// One warp per row. Each step finds the expert that follows the previous one in the order of falling scores.
 __global__ __launch_bounds__(kChooseThreads) void choose(const float* scores, int rows, int n_experts,
                                                          RouterSoftmax softmax, int k, std::int32_t* chosen,
                                                          float* shares) {

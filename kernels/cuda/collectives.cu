@@ -1,22 +1,21 @@
-// all_reduce, all_gather, send and receive: what GPUs of several ranks tell each other, by NCCL. Nothing goes
+// all_reduce, all_gather, send and receive: how GPUs of several ranks exchange tensors, with NCCL and not
 // through the host.
 //
-// NCCL has a sum of its own, which adds in an order that depends on the machine, and may differ with the
-// size. Here each rank adds up the parts itself, in the order of the ranks, so that the bits are those of any
-// other way to run the same ranks. Parts of n numbers reach a rank in one of two ways:
+// NCCL also offers sums, but their order depends on the machine and may depend on the size. Here each rank
+// adds up the parts itself, in the order of the ranks, so the same ranks get the same bits however they are
+// run. Parts of n numbers reach a rank in one of two ways:
 //
 //   few numbers   each rank gets all parts: (ranks - 1) · 4n bytes, in one call. A token of a text is some
 //                 thousands of numbers, whose time is that of starting the call.
 //   many          each rank gets all parts of its own slice, then the sums of the other slices, in two calls:
 //                 2 (ranks - 1) / ranks · 4n bytes, as in a ring. For two ranks that is no less than above.
 //
-// A tensor that goes to one rank alone is one call on either side. It is sent from where it is, in the stream
-// of the kernels: the kernels that follow it may overwrite it, so they wait until the other GPU has it. In a
-// pipeline of equal stages that GPU is ready by then. A sender that is faster would need a copy and a stream
-// of its own.
+// Sending a tensor to one rank takes one call on either side. It is sent without a copy, in the stream of the
+// kernels. Later kernels may overwrite it, so they wait until the other GPU has received it. In a pipeline of
+// equal stages, that GPU is ready by then. A faster sender would need a copy and its own stream.
 //
-// A run() that is kept as a graph has none of these calls. NCCL allows a call in a graph only if all ranks
-// have it in one, and each rank decides by its own addresses.
+// A graph that run() records contains none of these calls. NCCL allows a call in a graph only if it is in a
+// graph on all ranks, but each rank decides about its graphs alone, by its own addresses.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_device.h"
@@ -27,12 +26,12 @@ namespace cuda {
 
 constexpr int kCollectiveThreads = 256;
 
-/// The second way begins here: at 256 KiB, which take a link of a GPU about as long as starting a call. That
-/// is by data sheets, and was not measured.
+/// From this many numbers on, all_reduce uses the second way. 256 KiB take a GPU's link about as long as
+/// starting a call. This follows from data sheets and was not measured.
 constexpr std::int64_t kSlicedFrom = 1 << 16;
 
-/// x = the sum of all parts in their order, which lie side by side in `parts`. x itself is the part of
-/// `rank`.
+/// x = the sum of all parts, in the order of the ranks. They lie side by side in `parts`, except the part of
+/// `rank`, which is x itself.
 __global__ __launch_bounds__(kCollectiveThreads) void add_parts(const float* parts, int rank, int ranks,
                                                                 std::int64_t stride, std::int64_t count,
                                                                 float* x) {
@@ -45,7 +44,7 @@ __global__ __launch_bounds__(kCollectiveThreads) void add_parts(const float* par
   x[i] = sum;
 }
 
-/// A block for each row of `all` and kCollectiveThreads of its columns. parts [ranks, rows, width].
+/// One block for each row of `all` and each kCollectiveThreads of its columns. parts [ranks, rows, width].
 __global__ __launch_bounds__(kCollectiveThreads) void place_side_by_side(const float* parts, int rows,
                                                                          int width, int count, int columns,
                                                                          float* all) {

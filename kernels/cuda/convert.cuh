@@ -1,5 +1,5 @@
-// Converts elements to another type: weights on their way from a file, and rows for a product that takes
-// another type. Each element is read and written once; the limit is bandwidth.
+// Converts elements to another type: weights from a file, and rows for a product that needs another type.
+// Each element is read and written once; the limit is bandwidth.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
@@ -8,7 +8,7 @@ namespace staircase::cuda {
 
 constexpr int kConvertThreads = 256;
 
-/// to[i] = from[i], rounded where `To` is narrower.
+/// to[i] = from[i], rounded if `To` is narrower.
 template <typename From, typename To>
 __global__ __launch_bounds__(kConvertThreads) void convert(const From* from, std::int64_t count, To* to) {
   begin_after_previous();

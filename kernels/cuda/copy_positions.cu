@@ -10,8 +10,8 @@ namespace cuda {
 
 constexpr int kCopyThreads = 1024;
 
-/// One block per head, from front to back. Within one tensor entries only move towards the start. Each
-/// iteration reads before it writes, and no later iteration reads what it wrote.
+/// One block per head copies from front to back. Within one tensor, entries only move towards the start. Each
+/// iteration reads before it writes, and no later iteration reads the elements that it wrote.
 template <typename Unit>
 __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std::int64_t from_stride,
                                                            std::int64_t count, Unit* to,
@@ -28,7 +28,7 @@ __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std
   }
 }
 
-/// Copies in units of that type.
+/// Copies in units of type Unit.
 template <typename Unit>
 void copy_positions(Stream stream, const Tensor& from, std::int64_t from_first, std::int64_t count,
                     Tensor& to, std::int64_t to_first) {

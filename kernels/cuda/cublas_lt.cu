@@ -1,5 +1,5 @@
-// How to call cuBLASLt. You describe the operation, the matrices and their alignment; it names the algorithm
-// that it expects to be fastest, and then runs it. It caches its choice, so only the first query is
+// How to call cuBLASLt: describe the operation, the matrices and their alignment. cuBLASLt chooses the
+// algorithm that it expects to be fastest, and then runs it. It caches its choice, so only the first query is
 // expensive.
 #include "kernels/cuda/cublas_lt.h"
 
@@ -30,7 +30,7 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
   check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), kDescribed);
 }
 
-/// cuBLAS counts matrices by columns: our rows, `stride` elements apart, are its columns.
+/// cuBLAS stores matrices by columns, so our rows, `stride` elements apart, are its columns.
 cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t width, std::int64_t stride) {
   const cudaDataType_t type = dtype == DType::kFloat16    ? CUDA_R_16F
                               : dtype == DType::kBFloat16 ? CUDA_R_16BF
@@ -42,7 +42,8 @@ cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t
   return layout;
 }
 
-/// The largest power of two that divides the address, up to 256, which cuBLASLt assumes by default.
+/// The largest power of two that divides the address, up to 256, the alignment that cuBLASLt assumes by
+/// default.
 std::uint32_t alignment(const void* memory) {
   return 1u << std::min(std::countr_zero(reinterpret_cast<std::uintptr_t>(memory)), 8);
 }

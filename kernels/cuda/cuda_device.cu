@@ -1,4 +1,4 @@
-// The GPU itself: whether there is one, its memory, and its copies.
+// The GPU itself: finding it, its memory, and copies to and from the host.
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace {
 
 using cuda::check;
 
-/// 1 MiB: the tokens, positions and block tables of many passes.
+/// 1 MiB, enough for the tokens, positions and block tables of many passes.
 constexpr std::int64_t kStagedNumbers = 1 << 18;
 
-/// "1.50 GB", "23.4 MB"
+/// The size as a person writes it, such as "1.50 GB" or "23.4 MB".
 std::string size_in_words(std::size_t bytes) {
   const double size = static_cast<double>(bytes);
   char text[32];
@@ -24,7 +24,7 @@ std::string size_in_words(std::size_t bytes) {
   return text;
 }
 
-/// "12.4", from CUDA's number for a version.
+/// The version in words, such as "12.4", from CUDA's version number.
 std::string cuda_version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
@@ -32,7 +32,7 @@ std::string cuda_version(int number) {
 /// The architectures that the kernels were compiled for, from nvcc: 750 is compute capability 7.5.
 constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
 
-/// "7.5, 8.0, 9.0"
+/// The compute capabilities that the kernels were compiled for, such as "7.5, 8.0, 9.0".
 std::string architectures() {
   std::string text;
   for (const int architecture : kArchitectures) {
@@ -42,7 +42,7 @@ std::string architectures() {
   return text;
 }
 
-/// Does nothing. A GPU that can run it can run the other kernels as well.
+/// Does nothing. A GPU that can run this kernel can also run all others.
 __global__ void probe() {}
 
 struct Gpu {
@@ -51,7 +51,7 @@ struct Gpu {
   bool has_tensor_cores = false;
 };
 
-/// Selects the first GPU. Throws a sentence that explains why no GPU can be used.
+/// Selects the first GPU. Throws std::runtime_error with a sentence that explains why no GPU can be used.
 Gpu select_gpu() {
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
@@ -84,8 +84,8 @@ Gpu select_gpu() {
                              ": choose another with the build option gpu_arch");
   }
   check(usable, "the program was loaded");
-  // Whether kernels can wait for each other depends on the architecture that they were compiled for. Whether
-  // a graph keeps that depends on the driver: 12.3 and later do.
+  // Whether kernels can overlap depends on the architecture that they were compiled for. Whether a graph
+  // preserves the overlap depends on the driver: from CUDA 12.3 on it does.
   gpu.overlaps = attributes.ptxVersion >= 90 && driver >= 12030;
   gpu.has_tensor_cores = attributes.ptxVersion >= 80;
   return gpu;
@@ -118,7 +118,7 @@ CudaDevice::CudaDevice(bool may_overlap) {
 void CudaDevice::use(const cuda::Tuning& tuning) {
   wait_if_linked();
   tuning_ = std::make_unique<const cuda::Tuning>(tuning);
-  recordings_.clear();  // their launches are of other forms
+  recordings_.clear();  // they recorded launches of other forms
 }
 
 Tensor CudaDevice::page_locked(DType dtype, const Shape& shape) const {
@@ -140,14 +140,15 @@ Tensor CudaDevice::allocate(DType dtype, const Shape& shape) {
                              size_in_words(free) + " of " + size_in_words(total) + " are free");
   }
   check(status, "memory was allocated");
-  // The result of cudaFree does not matter: it fails when the GPU is lost, and the memory with it.
+  // The result of cudaFree does not matter: it fails only if the GPU is lost, and then the memory is lost
+  // too.
   return Tensor(dtype, shape, std::shared_ptr<void>(memory, deleter(cudaFree)));
 }
 
-// CUDA may read the source of an asynchronous copy at any time until the copy is done. Whether it reads
-// memory that is not page-locked before it returns depends on the platform: a GPU that shares the host's page
-// tables need not (CUDA Runtime API, "API synchronization behavior"). The caller may free or change its
-// source at once, so the copy reads from memory that only this device writes.
+// CUDA may read the source of an asynchronous copy at any time until the copy is done. On most platforms it
+// reads ordinary memory before the call returns, but a GPU that shares the host's page tables need not (CUDA
+// Runtime API, "API synchronization behavior"). The caller may free or change its source at once, so the copy
+// reads from memory that only this device writes.
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
   ++given_;
@@ -166,7 +167,7 @@ void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& de
 
 void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
   check_not_running();
-  if (link_) wait();  // the copy itself may wait for the results, without checking the other ranks
+  if (link_) wait();  // the copy itself would wait for the results without checking the other ranks
   check(cudaMemcpyAsync(destination.data(), source.data<void>(), destination.size_bytes(),
                         cudaMemcpyDeviceToHost, stream()),
         "results were copied from it");

@@ -1,5 +1,6 @@
-// An NVIDIA GPU as a device. Each operation is in the file of its name, query_key_value in linear.cu, and
-// those between several GPUs in collectives.cu. All of them run in order on one stream.
+// An NVIDIA GPU as a device. Each operation is in the file named after it, except query_key_value, which is
+// in linear.cu, and the operations between GPUs, which are in collectives.cu. All operations run in order on
+// one stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,11 +20,11 @@
 
 namespace staircase {
 
-/// Weights are kept as [out_features, in_features], row-major (weights.cuh). The weights of one output are
-/// adjacent, so a warp reads them in order. A token of the embedding is one row.
+/// Weights are stored as [out_features, in_features], row-major (weights.cuh). The weights of one output are
+/// adjacent, so a warp reads them in order. In the embedding, a token is one row.
 class CudaDevice final : public Device {
  public:
-  /// Throws std::runtime_error if this program can use no GPU.
+  /// Throws std::runtime_error if this program cannot use a GPU.
   explicit CudaDevice(bool may_overlap);
 
   std::string description() const override { return description_; }
@@ -111,8 +112,8 @@ class CudaDevice final : public Device {
     kKLargest
   };
 
-  /// The first line of every operation. It returns true while run() only lists operations; then return at
-  /// once.
+  /// Every operation calls this first and returns at once if it returns true. It does while run() only lists
+  /// operations.
   template <typename... Arguments>
   bool listed(Operation operation, const Arguments&... arguments) {
     if (!list_) {
@@ -130,11 +131,11 @@ class CudaDevice final : public Device {
     if (running_) throw std::logic_error("a run contains a copy from or to the host");
   }
 
-  /// Waits for all operations. Their errors are reported here at the latest.
+  /// Waits for all operations. Reports their errors at the latest.
   void wait();
 
-  /// Call before memory is released or allocated, which waits for all kernels: those of a linked device may
-  /// wait for a lost rank, which only wait() notices.
+  /// Call before memory is allocated or released, because CUDA then waits for all kernels. Kernels of a
+  /// linked device may wait for a lost rank, and only wait() notices that.
   void wait_if_linked() {
     if (link_) wait();
   }
@@ -144,38 +145,40 @@ class CudaDevice final : public Device {
     return Device::grown(memory, floats);
   }
 
-  /// `attention`, with the C++ type that keys and values are stored in.
+  /// `attention` for keys and values stored as the C++ type Stored.
   template <typename Stored>
   void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
 
-  /// norm(x) [rows, in] in that type, in device memory; x itself if there is nothing to do.
+  /// Returns norm(x) [rows, in] in type `dtype`, in device memory, or x itself if nothing has to be done.
   Tensor as_operand(const Tensor& x, const Norm& norm, DType dtype);
 
-  /// store(row, column, norm(x) W) for a few rows. Returns false, and does nothing, for more.
+  /// Computes norm(x) W for a few rows and passes the results to `store`. Returns false, and does nothing,
+  /// for more rows.
   template <typename Store>
   bool few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
 
-  /// The same for any number of rows.
+  /// Computes norm(x) W for any number of rows and passes the results to `store`.
   template <typename Store>
   void multiply(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
 
-  /// The type in which cuBLAS takes x with weights of that type.
+  /// The type of x that cuBLAS needs with weights of this type.
   DType cublas_dtype(DType weights) const;
 
   /// CublasLt::multiply for x of cublas_dtype and weights of any type.
   bool many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out);
 
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
-  /// Counters that start at 0. Every operation must leave them at 0.
+  /// Returns `count` counters that are 0. Every operation must leave them at 0.
   unsigned* zeros(std::int64_t count);
 
-  /// Memory of the host that the GPU reads and writes directly.
+  /// Allocates host memory that the GPU reads and writes directly.
   Tensor page_locked(DType dtype, const Shape& shape) const;
 
-  /// `memory`, page-locked and with room for all of `source`.
+  /// Returns `memory`, page-locked and with room for all of `source`; allocates it if necessary.
   std::span<float> host_memory(const Tensor& source, Tensor& memory);
 
-  /// Ends the life of memory, unless that would wait for kernels that wait for another rank.
+  /// Returns a function that frees memory, except after abandon(): freeing would then wait for kernels that
+  /// wait for another rank.
   template <typename Free>
   auto deleter(Free free) const {
     return [abandoned = abandoned_, free](void* memory) {
@@ -189,28 +192,29 @@ class CudaDevice final : public Device {
   std::int64_t l2_bytes_ = 0;
   std::unique_ptr<const cuda::Tuning> tuning_;  // set by the constructor
   bool has_bfloat16_ = true;
-  bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
+  bool has_tensor_cores_ = false;  // tensor cores with the instructions of tensor_cores.cuh
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::optional<cuda::CublasLt> cublas_;  // set by the constructor
   std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
-  /// A GPU takes about a thousand launches. Another one waits until the first are done, and would wait for a
-  /// lost rank for ever. So a linked device itself waits after this many operations of some launches each.
+  /// A GPU queues about a thousand launches. A further launch waits for earlier ones, so it could wait for a
+  /// lost rank forever. A linked device therefore calls wait() after this many operations, each of a few
+  /// launches.
   static constexpr int kMostStarted = 64;
-  int started_ = 0;  // operations of a linked device since it waited
+  int started_ = 0;  // operations of a linked device since the last wait()
   std::uint64_t given_ = 0;
-  Tensor staging_;          // page-locked memory of the host, from which copies to the GPU are made
-  std::size_t staged_ = 0;  // bytes of it that the GPU may not have read yet
+  Tensor staging_;          // page-locked host memory; the source of copies to the GPU
+  std::size_t staged_ = 0;  // bytes of staging_ that the GPU may not have read yet
   Tensor scratch_;
   Tensor zeros_;
-  Tensor projected_;  // queries, keys and values before their heads are rounded
+  Tensor projected_;  // queries, keys and values before their heads are quantized
   Tensor operand_;    // the rows that a product multiplies, normalized or in the type of the weights
-  std::array<Tensor, 2> announced_;  // weights whose products follow the next attention
-  Tensor widened_;                   // weights that were 8 or 4 bits, for cuBLAS
+  std::array<Tensor, 2> announced_;  // weights of the products that follow the next attention
+  Tensor widened_;                   // 8-bit or 4-bit weights, widened for cuBLAS
   bool running_ = false;
-  std::optional<cuda::OperationList> list_;  // the operations of the work, while run() lists them
+  std::optional<cuda::OperationList> list_;  // the operations listed so far, while run() lists them
   std::map<cuda::OperationList, Graph>
-      recordings_;  // of work that run() has done; a graph from the second time on
+      recordings_;  // recordings of work that run() has run; from the second time on, a graph
 };
 
 }  // namespace staircase

@@ -1,5 +1,5 @@
-// Shared by several kernels: vector loads, the 16-bit formats, sums over a warp or a block, and the sequence
-// of a token.
+// Functions that several kernels share: vector loads, the 16-bit formats, sums over a warp or a block, and
+// the sequence of a token.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,18 +21,19 @@ namespace staircase::cuda {
 
 // ── Overlapping kernels ──
 //
-// Between the end of one kernel and the start of the next, memory idles for about a microsecond. From compute
-// capability 9.0 on, a kernel may begin while the previous one still runs, on the multiprocessors that it
-// leaves free (CUDA Programming Guide, section "Programmatic Dependent Launch"). There it can request its
-// weights, as CUTLASS's example 63 does. If the GPU or its driver lacks this, these functions do nothing.
+// Between the end of one kernel and the start of the next, memory is idle for about a microsecond. From
+// compute capability 9.0 on, a kernel may begin while the previous one still runs, on multiprocessors that
+// are free (CUDA Programming Guide, section "Programmatic Dependent Launch"). It can then already request its
+// weights, as CUTLASS's example 63 does. If the GPU or its driver lacks this ability, the functions below do
+// nothing.
 //
-// To keep everything else as it was, every thread of every kernel waits before it touches memory that a
-// kernel writes. Then a kernel ends only after all earlier ones. Kernels write the weights, biases and norms
-// too, but `load` waits for them, so load_parameters may read them at once. Never point a `const
-// __restrict__` at memory that a kernel writes: it promises that nothing writes there while this kernel runs,
-// and this kernel is already running while it waits.
+// To keep results correct, every thread of every kernel waits before it touches memory that a kernel writes.
+// Then a kernel ends only after all earlier ones. Kernels also write the weights, biases and norms, but
+// `load` waits for that, so load_parameters may read them at once. Never point a `const __restrict__` at
+// memory that a kernel writes. It promises that nothing writes this memory while the kernel runs, and a
+// kernel that waits is already running.
 
-/// The next kernel may begin once every block has called it.
+/// Lets the next kernel begin, once every block has called this.
 __device__ __forceinline__ void let_next_begin() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
@@ -46,7 +47,7 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-/// The first line of a kernel that has nothing to do before it waits.
+/// A kernel calls this first if it has nothing to do before it waits.
 __device__ __forceinline__ void begin_after_previous() {
   let_next_begin();
   wait_for_previous();
@@ -54,20 +55,21 @@ __device__ __forceinline__ void begin_after_previous() {
 
 // ── Memory ──
 
-/// kCount neighbouring elements, loaded and stored at once: up to 16 bytes, the most of one instruction.
+/// kCount neighbouring elements, loaded and stored together: up to 16 bytes in one instruction, its maximum.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
   T values[kCount];
 };
 
-/// `from` must be aligned to the size of the vector.
+/// Loads kCount neighbouring elements. `from` must be aligned to the size of the vector.
 template <int kCount, typename T>
 __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-/// The same for memory that no kernel writes after loading. It need not wait for the previous kernel, and the
-/// read-only cache may hold it (CUDA C++ Programming Guide, "Read-Only Data Cache Load Function").
+/// Loads kCount neighbouring floats that no kernel writes once the model is loaded. That need not wait for
+/// the previous kernel, and the read-only cache may hold them (CUDA C++ Programming Guide, "Read-Only Data
+/// Cache Load Function").
 template <int kCount>
 __device__ __forceinline__ Vector<float, kCount> load_parameters(const float* from) {
   constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 2 == 0 ? 2 : 1;
@@ -80,8 +82,8 @@ __device__ __forceinline__ Vector<float, kCount> load_parameters(const float* fr
 }
 
 #ifdef __CUDACC__
-/// 16 bytes that no kernel writes after loading, past the L1 cache, as of the instruction in the PTX ISA.
-/// It stays where it is written, so also before wait_for_previous.
+/// Loads 16 bytes that no kernel writes once the model is loaded, without filling the L1 cache. It is named
+/// after its instruction in the PTX ISA. The compiler does not move it, so it may precede wait_for_previous.
 __device__ __forceinline__ void ld_global_nc_no_allocate(unsigned (&to)[4], const void* from) {
 #if __CUDA_ARCH__ >= 700
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -94,7 +96,7 @@ __device__ __forceinline__ void ld_global_nc_no_allocate(unsigned (&to)[4], cons
 }
 #endif
 
-/// Whether kernels may begin before the previous one has ended, and a range can be prefetched in bulk.
+/// Whether kernels may begin before the previous one has ended, and memory can be prefetched in bulk.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 constexpr bool kBeginsEarly = true;
 #else
@@ -102,16 +104,17 @@ constexpr bool kBeginsEarly = false;
 #endif
 
 #ifdef __CUDACC__
-/// Prefetches that many bytes into the L2 cache, without waiting. Both numbers must be multiples of 16. It
-/// names memory and reads none of it, so it need not wait for the previous kernel, whatever that writes.
+/// Prefetches `bytes` bytes into the L2 cache, without waiting. The address and the size must be multiples of
+/// 16. No value is read, so this need not wait for the previous kernel, whatever that kernel writes.
 __device__ __forceinline__ void prefetch_in_bulk(const void* from, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 #endif
 }
 
-/// A number that the previous kernel may be writing: either the old one or the new one. It is good for a
-/// guess, on which no result may depend. Past the L1 cache, which would keep the old number.
+/// Loads a number that the previous kernel may be writing: the result is the old number or the new one. Use
+/// it only for a guess that cannot affect any result. It bypasses the L1 cache, which would keep the old
+/// number.
 __device__ __forceinline__ int load_guess(const std::int32_t* from) {
   int number;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(number) : "l"(from));
@@ -119,7 +122,7 @@ __device__ __forceinline__ int load_guess(const std::int32_t* from) {
 }
 #endif
 
-/// (word & mask) | bits in one instruction. The compiler makes two where both are constants.
+/// (word & mask) | bits in one instruction. If both are constants, the compiler would emit two.
 __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigned bits) {
 #ifdef __CUDA_ARCH__
   unsigned result;
@@ -130,8 +133,8 @@ __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigne
 #endif
 }
 
-/// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp call it
-/// together.
+/// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp must call
+/// this together.
 template <typename T>
 __device__ __forceinline__ void prefetch([[maybe_unused]] const T* first, [[maybe_unused]] int count) {
 #ifdef __CUDA_ARCH__
@@ -168,7 +171,7 @@ __device__ __forceinline__ Stored narrow(float x) {
 }
 
 /// memory[place] = value, rounded to nearest even if the type is narrower. All threads take the same branch,
-/// once per result. That is cheaper than a separate kernel for every type.
+/// once per result, which is cheaper than a separate kernel for every type.
 __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
   if (dtype == DType::kFloat16) {
     static_cast<__half*>(memory)[place] = narrow<__half>(value);
@@ -179,7 +182,8 @@ __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t
   }
 }
 
-/// The same for neighbours, in one store. `memory` and `place` must be aligned to all of them.
+/// Stores kCount neighbouring values from memory[place] on in one instruction, rounded if the type is
+/// narrower. The address must be aligned to the size of the whole store.
 template <int kCount>
 __device__ __forceinline__ void store_vector_as(DType dtype, void* memory, std::int64_t place,
                                                 const Vector<float, kCount>& values) {
@@ -197,7 +201,7 @@ __device__ __forceinline__ void store_vector_as(DType dtype, void* memory, std::
   }
 }
 
-/// Whether neighbours of that type, as many as stores take at a time, are aligned there.
+/// Whether `memory` is aligned for loads and stores of `count` neighbouring elements of this type.
 inline bool is_aligned(const void* memory, DType dtype, int count) {
   return reinterpret_cast<std::uintptr_t>(memory) % (size_of(dtype) * static_cast<std::size_t>(count)) == 0;
 }
@@ -216,8 +220,8 @@ void with_type(DType dtype, void* data, const Use& use) {
 
 // ── Sums ──
 
-// Lanes swap with partners at distance 16, 8, 4, 2, 1 (or from kLanes / 2 on, in groups of kLanes); then
-// every lane has the result.
+// Lanes exchange values with partners at distance 16, 8, 4, 2 and 1 (or from kLanes / 2 on, in groups of
+// kLanes). Then every lane has the result.
 template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
@@ -272,7 +276,7 @@ struct Sequences {
         starts(batch.starts.data<std::int32_t>()),
         count(static_cast<int>(batch.n_sequences())) {}
 
-  // With kGuesses, before the wait for the previous kernel, which may be writing these numbers.
+  // Call these with kGuesses before the wait for the previous kernel, which may be writing the numbers.
 
   template <bool kGuesses>
   static __device__ int number(const std::int32_t* from) {
@@ -280,7 +284,8 @@ struct Sequences {
     return *from;
   }
 
-  /// The sequence of a token: the last one that begins at or before it, which skips sequences without tokens.
+  /// The sequence of a token: the last one that begins at or before it. This rule skips sequences without
+  /// tokens.
   template <bool kGuesses = false>
   __device__ int of_token(int token) const {
     int first = 0, last = count - 1;
@@ -301,12 +306,12 @@ struct Sequences {
   }
 };
 
-/// Where keys and values lie, [n_blocks, n_kv_head, size, head_size] (KeysValues).
+/// Where keys and values are stored, [n_blocks, n_kv_head, size, head_size] (KeysValues).
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
   int most;                   ///< blocks of a row
   int size;                   ///< positions per block
-  int count;                  ///< of all blocks
+  int count;                  ///< the number of all blocks
 
   explicit Blocks(const KeysValues& keys_values)
       : table(keys_values.blocks.size() == 0 ? nullptr : keys_values.blocks.data<std::int32_t>()),
@@ -314,8 +319,9 @@ struct Blocks {
         size(static_cast<int>(keys_values.keys.dim(2))),
         count(static_cast<int>(keys_values.keys.dim(0))) {}
 
-  /// The index of the key or value of a row, a head and a position, in units of head_size elements.
-  /// With kGuesses, before the wait for the previous kernel; -1 if the block's number is impossible.
+  /// The index of the key or value of a row, a head and a position, in units of head_size elements. Call it
+  /// with kGuesses before the wait for the previous kernel; it then returns -1 if the block's number is
+  /// impossible.
   template <bool kGuesses = false>
   __device__ std::int64_t place(int row, int kv_head, int n_kv_head, int position) const {
     std::int64_t block = row;
@@ -327,22 +333,22 @@ struct Blocks {
     return (block * n_kv_head + kv_head) * size + position;
   }
 
-  /// Positions that fit into a row.
+  /// The number of positions that fit into a row.
   std::int64_t capacity() const { return std::int64_t{most} * size; }
 };
 
-/// A number of a row, and its place there.
+/// A number of a row, and its index in the row.
 struct Found {
   float value;
   int index;
 };
 
-/// Of two, the one with the larger value, or of equals the one with the lower index.
+/// The one with the larger value or, if both are equal, with the lower index.
 __device__ __forceinline__ Found larger(Found a, Found b) {
   return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
 }
 
-/// That of a warp, in every lane.
+/// The `larger` of all lanes of a warp, returned to every lane.
 __device__ __forceinline__ Found warp_largest(Found own) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     own = larger(own, {__shfl_xor_sync(kAllLanes, own.value, distance),

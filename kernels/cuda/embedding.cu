@@ -1,7 +1,7 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t], or the first term alone.
 //
-// token_table [vocab_size, width], position_table [n_positions, width], out [n_tokens, width]. 12 · width
-// bytes for each token (10 with a table in 16 bits, 9 in 8), one addition for each element. The limit is
+// token_table [vocab_size, width], position_table [n_positions, width], out [n_tokens, width]. Each token
+// takes 12 · width bytes (10 with a table in 16 bits, 9 in 8 bits) and one addition per element. The limit is
 // bandwidth, or launch latency for a few tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/weights.cuh"

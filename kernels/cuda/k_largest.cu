@@ -1,11 +1,11 @@
 // k_largest: the k largest numbers of each row, in order, and the logarithm of the sum of all exponentials.
-// With these 8 k + 4 bytes of a row of logits, the host can draw a token.
+// From these 8 k + 4 bytes per row of logits, the host can sample a token.
 //
 // x [rows, width]. A radix select (Alabi et al. 2012, "Fast k-Selection Algorithms for Graphics Processing
-// Units"): each number and its index become one key, and the block counts the keys by their first bits. That
-// tells between which bits the k-th largest lies. If few enough keys are at least as large, they are
-// collected and sorted; otherwise those that begin so are counted by their next bits. As a rule the row is
-// read three times, once from memory and then from the L2 cache.
+// Units"): each number and its index become one key, and the block counts the keys by their first bits. The
+// counts give the first bits of the k-th largest key. If few enough keys have these bits or larger ones, they
+// are collected and sorted; otherwise the keys with the same first bits are counted by their next bits.
+// Usually the row is read three times, once from memory and then from the L2 cache.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -14,12 +14,13 @@ namespace cuda {
 
 constexpr int kSelectThreads = 1024;
 constexpr int kDigitBits = 10, kBins = 1 << kDigitBits, kKeyBits = 64;
-/// The most keys that are sorted.
+/// The maximum number of keys to sort.
 constexpr int kMostSorted = 2 * kMostLargest;
 
 using Key = unsigned long long;
 
-/// Of two keys, the larger one has the larger number, or of equals the lower index.
+/// Makes a key from a number and its index. The larger of two keys has the larger number or, if both are
+/// equal, the lower index.
 __device__ __forceinline__ Key key_of(float number, int index) {
   const union {
     float value;
@@ -33,7 +34,7 @@ __device__ __forceinline__ int index_of(Key key) {
   return static_cast<int>(~static_cast<unsigned>(key));
 }
 
-/// A sum of exponentials is sum · exp(largest). NaN if one was of a number that is not finite.
+/// A sum of exponentials, as sum · exp(largest). It is NaN if a number was not finite.
 struct Exponentials {
   float largest, sum;
 };
@@ -54,20 +55,21 @@ __device__ __forceinline__ Exponentials warp_total(Exponentials own) {
   return {largest, warp_sum(own.sum == 0.0f ? 0.0f : own.sum * expf(own.largest - largest))};
 }
 
-/// A bin of keys, and how many are in the bins above.
+/// A bin of keys, and how many keys are in the bins above it.
 struct Place {
   int bin, above;
 };
 
-/// The bin of the k-th largest key. A warp finds it among 32 runs of bins, then in one of them.
+/// Finds the bin of the k-th largest key. A warp searches 32 runs of bins, then the bins of one run.
 __device__ __forceinline__ Place place_of(const unsigned* bins, int k) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   int top = kBins, above = 0;
   for (int run = kBins / kWarp; run > 0; run /= kWarp) {
     const int first = top - (lane + 1) * run;
     int own = 0;
-    for (int i = 0; i < run; ++i) own += static_cast<int>(bins[first + (i + lane) % run]);  // each in a bank
-    int reached = own;  // with those of the lanes before
+    for (int i = 0; i < run; ++i)
+      own += static_cast<int>(bins[first + (i + lane) % run]);  // each lane reads another bank
+    int reached = own;                                          // with the keys of the lanes before
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int other = __shfl_up_sync(kAllLanes, reached, static_cast<unsigned>(distance));
       if (lane >= distance) reached += other;
@@ -79,7 +81,7 @@ __device__ __forceinline__ Place place_of(const unsigned* bins, int k) {
   return {top - 1, above};
 }
 
-/// Sorts in falling order. The count is a power of two (Batcher 1968: a bitonic sorter).
+/// Sorts keys in falling order with a bitonic sorter (Batcher 1968). `count` is a power of two.
 __device__ __forceinline__ void sort(Key* keys, int count) {
   for (int run = 2; run <= count; run *= 2) {
     for (int distance = run / 2; distance > 0; distance /= 2) {
@@ -109,7 +111,7 @@ __global__ __launch_bounds__(kSelectThreads) void select_largest(const float* x,
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
   const float* const row = x + static_cast<std::int64_t>(blockIdx.x) * width;
 
-  // The first `known` bits of the k-th largest key, and how many keys have larger ones there.
+  // The first `known` bits of the k-th largest key, and how many keys have larger first bits.
   Key least = 0;
   int known = 0, above = 0, candidates = width;
   Exponentials own{-INFINITY, 0.0f};

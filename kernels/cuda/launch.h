@@ -1,4 +1,4 @@
-// Calls of the CUDA runtime, with errors as exceptions, and the one way to launch kernels.
+// Turns errors of the CUDA runtime into exceptions, and launches kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace staircase::cuda {
 
-/// Threads that run in lockstep; lane masks have one bit for each.
+/// The number of threads that run in lockstep. Lane masks have one bit for each of them.
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -19,14 +19,14 @@ __host__ __device__ constexpr Integer divide_up(Integer a, Integer b) {
   return (a + b - 1) / b;
 }
 
-/// Throws std::runtime_error for anything but success: "the GPU failed while attention was started: ...".
+/// Throws std::runtime_error unless `status` is success: "the GPU failed while attention was started: ...".
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // forgets the error, which is reported here: NCCL would report it as one of its own
+  cudaGetLastError();  // clears the error, which is reported here; otherwise NCCL would report it as its own
   throw std::runtime_error(std::string("the GPU failed while ") + what + ": " + cudaGetErrorString(status));
 }
 
-/// Kernels run on it in order.
+/// A CUDA stream. Kernels run on it in order.
 struct Stream {
   cudaStream_t handle = nullptr;
   bool overlaps = false;  ///< a kernel may begin before the previous one ends, see wait_for_previous
@@ -35,7 +35,7 @@ struct Stream {
 };
 
 /// Starts kernel(arguments...) on a grid of blocks; does nothing for an empty grid. `what` completes the
-/// sentence of an error.
+/// sentence of an error, see `check`.
 template <typename... Parameters, typename... Arguments>
 void launch(const char* what, Stream stream, dim3 grid, int threads, std::size_t shared_bytes,
             void (*kernel)(Parameters...), Arguments... arguments) {
@@ -53,7 +53,7 @@ void launch(const char* what, Stream stream, dim3 grid, int threads, std::size_t
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
 }
 
-/// A dimension of a grid, from a dimension of a tensor.
+/// Converts a dimension of a tensor to a dimension of a grid.
 inline unsigned blocks(std::int64_t count) {
   return static_cast<unsigned>(count);
 }

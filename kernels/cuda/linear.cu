@@ -1,34 +1,35 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
-// x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations. The weights are read once: 4
-// · in · out bytes, or half of that in 16 bits, about a quarter in 8 and a seventh in 4.
+// x [rows, in], W as [out, in], out [rows, out]. The product takes 2 · rows · in · out operations. The
+// weights are read once: 4 · in · out bytes, or half of that in 16 bits, about a quarter in 8 bits and a
+// seventh in 4 bits.
 //
-// One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 28,672 inputs, in float32
-// 16,384, and in 8 and 4 bits 32,768.
+// One row (decoding) has its own kernel (matvec.cuh). It accepts up to 28,672 inputs, in float32 up to
+// 16,384, and in 8 and 4 bits up to 32,768.
 //
-// Up to 32 rows with weights in bfloat16, int8 or int4 go to tensor cores, and the weights are still read
-// once (rows_on_tensor_cores.cuh).
+// Up to 32 rows with weights in bfloat16, int8 or int4 are multiplied on tensor cores, which also read the
+// weights only once (rows_on_tensor_cores.cuh).
 //
-// A few rows with other weights or widths, or on older GPUs, are limited by the bandwidth at which the
-// weights come from memory, too. Our own kernel computes them: each warp reads the weights of one output, or
-// of a few, from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all
-// arithmetic is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing
-// there. Nor does the norm of up to four rows: every block computes it in shared memory while its weights are
-// on their way to the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them:
-// some columns of the gate and the columns that they gate.
+// A few rows with other weights or widths, or on older GPUs, are also limited by memory bandwidth. The kernel
+// in this file multiplies them: each warp reads the weights of one output, or of a few, from front to back,
+// 16 bytes per lane. It widens weights of 16 bits and less in registers, so all arithmetic is in float32. The
+// epilogue (bias, GELU, residual, the position in the cache) costs no extra time. Neither does the norm of up
+// to four rows: every block computes it in shared memory while its weights travel to the L2 cache. In a gated
+// product, a warp computes pairs of columns: some columns of the gate and the columns that they gate.
 //
 // The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
-// 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane takes at most eight inputs at
-// a time, but of two outputs in 8 bits and of four in 4. Then it reads 16 bytes of weights per 32 bytes of x,
-// as it does in 16 bits.
+// 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane multiplies at most eight
+// inputs at a time, but for two outputs in 8 bits and for four in 4 bits. It then reads 16 bytes of weights
+// per 32 bytes of x, as in 16 bits.
 //
 // Many rows (prefill) are limited by arithmetic. cuBLAS multiplies them, and adds the bias and the residual
 // before it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, the gate, rounding
-// to 16 bits, and moving keys and values to the cache. Where rows are aligned, a thread takes four
-// neighbouring results in one load and one store. The tensor cores that cuBLAS uses take two matrices of
-// one type. So with 16-bit weights, x is first rounded to their type, unless it was stored in it; the sums
-// are in float32. Weights in 8 and 4 bits are first widened to 16, which writes and reads each once more. So
-// they may be slower than 16-bit weights from 33 rows up to the point where arithmetic is the limit.
+// to 16 bits, and moving keys and values to the cache. If rows are aligned, a thread processes four
+// neighbouring results with one load and one store. The tensor cores that cuBLAS uses multiply two matrices
+// of one type. So with 16-bit weights, x is first rounded to their type, unless it is already stored in that
+// type; the sums are in float32. Weights in 8 and 4 bits are first widened to 16 bits, which writes and reads
+// each weight once more. So they may be slower than 16-bit weights from 33 rows up to the point where
+// arithmetic is the limit.
 #include <algorithm>
 #include <utility>
 
@@ -48,21 +49,21 @@ constexpr int kLinearThreads = kNormThreads;
 constexpr int kFewRows = 8;
 constexpr std::int64_t kManyOutputs = 2048;
 
-// More rows, or longer ones, would take shared memory from other blocks.
+// Normalizing more or longer rows in a block would take shared memory from other blocks.
 constexpr std::int64_t kNormalizedRows = 4;
 constexpr std::int64_t kNormalizedFloats = 8192;
 
-/// How many neighbouring inputs a lane takes at a time, by the size of a weight's element.
+/// How many neighbouring inputs a lane multiplies at a time, given the size of a weight's element.
 constexpr int inputs_at_once(std::size_t element_bytes) {
   return element_bytes == sizeof(float) ? 4 : 8;
 }
 
-/// The most memory for weights that are widened at a time. No matrix of a block of gpt2-xl exceeds it, so
-/// only output layers are split into pieces.
+/// The maximum memory for widened weights. No matrix of a block of gpt2-xl exceeds it, so only output layers
+/// are split into pieces.
 constexpr std::int64_t kWidenedBytes = std::int64_t{32} << 20;
 
 /// Waits for the previous kernel, then computes norm(x) [rows, in] in the block's shared memory. Every thread
-/// of the block must call it.
+/// of the block must call this.
 __device__ __forceinline__ const float* normalize_in_block(const float* x, const RowNorm& norm, int rows,
                                                            int in) {
   float* const normed = reinterpret_cast<float*>(dynamic_shared_memory);
@@ -76,10 +77,11 @@ __device__ __forceinline__ const float* normalize_in_block(const float* x, const
   return normed;
 }
 
-/// Up to kRows rows, normalized or not, times the weights of kOutputs outputs per warp. A lane takes kVector
-/// neighbouring inputs at a time. `in` must be a multiple of kVector; with a norm, of 4 as well. Every result
-/// is summed in the same order, whatever the number of rows. For a gated product, a warp has kOutputs / 2
-/// columns of the gate, then the columns that they gate. Blocks above take the next kRows rows.
+/// Multiplies up to kRows rows, normalized or not, by the weights of kOutputs outputs per warp. A lane
+/// multiplies kVector neighbouring inputs at a time. `in` must be a multiple of kVector and, with a norm,
+/// also of 4. Every result is summed in the same order, whatever the number of rows. In a gated product, a
+/// warp has kOutputs / 2 columns of the gate, then the columns that they gate. Blocks with the next
+/// blockIdx.y take the next kRows rows.
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
 __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* x, RowNorm norm,
                                                                     WeightRows<Stored> weight, int rows,
@@ -89,7 +91,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   constexpr int kElements = divide_up(kVector, Format<Stored>::kInElement);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
-  // More rows come only with few bits, and where other widths go to tensor cores.
+  // More than kFewRows rows occur only with few bits, and only where tensor cores multiply all other widths.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   constexpr bool kInParts = kRows == kFewRows && kScaled;
 #else
@@ -115,7 +117,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
     prefetch(weights[o].values, static_cast<int>(weight.elements));
     if constexpr (kScaled) prefetch(weights[o].scales, static_cast<int>(weight.groups));
   }
-  // One lane per result, so all results of the warp are finished at once.
+  // One lane finishes each result, so all results of the warp are finished at the same time.
   const int row = lane / kOutputs, output = lane % kOutputs;
   constexpr int kPairs = kOutputs / 2;
   const int column = kTakesPairs<Store> ? first / 2 + output : first + output;
@@ -141,8 +143,8 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
 
   float sums[kRows][kOutputs] = {};
-  // Unrolled, so that up to 64 bytes of weights are in flight before the first result is needed. With many
-  // rows and outputs, the arithmetic on one vector takes long enough by itself.
+  // The loop is unrolled so that up to 64 bytes of weights are in flight before the first result is needed.
+  // With many rows and outputs, the arithmetic on one vector already takes long enough.
   constexpr int kBytes = kOutputs * kElements * static_cast<int>(sizeof(Stored));
   [[maybe_unused]] constexpr int kUnrolled = kRows * kOutputs > 16 ? 1 : 64 / (kBytes < 16 ? 16 : kBytes);
 #pragma unroll(kUnrolled)
@@ -183,8 +185,8 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   }
 }
 
-/// to[o, i] = the weight of input i and output first + o, rounded. to [outputs, in]. A thread takes kVector
-/// neighbouring inputs, and `in` must be a multiple of kVector.
+/// to[o, i] = the weight of input i and output first + o, rounded. to [outputs, in]. A thread converts
+/// kVector neighbouring inputs; `in` must be a multiple of kVector.
 template <int kVector, typename Stored, typename To>
 __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Stored> weight, int first, int in,
                                                                 To* to) {
@@ -199,11 +201,11 @@ __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Store
   *reinterpret_cast<Vector<To, kVector>*>(to + static_cast<std::int64_t>(blockIdx.x) * in + i) = wide;
 }
 
-/// Results per thread: their products are in flight together.
+/// The number of results per thread. Their products are in flight together.
 constexpr int kFinishedAtOnce = 4;
 
-/// Finishes the products of cuBLAS, [row, column]: adds the bias and passes them to the store, one by one or
-/// in pairs. products [rows, width] may be the memory that `store` writes to, unless it takes pairs.
+/// Finishes the products of cuBLAS, [row, column]: passes each to `store`, one by one or in pairs, with its
+/// bias added. products [rows, width] may be the memory that `store` writes to, unless it takes pairs.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
   begin_after_previous();
@@ -238,7 +240,7 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
   }
 }
 
-/// The same where a thread takes neighbouring columns, in one load and one store.
+/// Finishes the products of cuBLAS, kNeighbours columns per thread, in one load and one store.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish_neighbours(const float* products, int width,
                                                                     Store store) {
@@ -268,9 +270,9 @@ bool normalizes(const Tensor& x, const Weight& weight) {
          weight.in_features % inputs_at_once(size_of(weight.packed.dtype())) == 0;
 }
 
-/// norm(x) W or x W for 1 to kFewRows rows, or for more, which read the weights again for each kFewRows. With
-/// more rows, a warp takes more outputs, so it uses each value of x more often: it reads x from the cache
-/// again and again.
+/// Computes norm(x) W or x W for 1 to kFewRows rows. More rows are possible, but read the weights again for
+/// each kFewRows rows. With more rows, a warp computes more outputs and so reuses each value of x that it
+/// reads from the cache.
 template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, Stream stream) {
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
@@ -280,12 +282,12 @@ void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Sto
         std::max(128 / (kVector * Format<Stored>::kBits), kLeast);  // 16 bytes of weights
     const std::int64_t rows = x.dim(0);
     if constexpr (!kNormalize) {
-      if (weight.in_features % kVector != 0) {  // rows of W or of x are not aligned
+      if (weight.in_features % kVector != 0) {  // the rows of W or of x are not aligned
         launch_few_rows<8, kLeast, 1, kNormalize>(x, norm, weight, weights, store, stream);
         return;
       }
       if (rows > 4) {
-        // Few outputs would leave multiprocessors without a block.
+        // With few outputs, more outputs per warp would leave multiprocessors without a block.
         if (weight.out_features < kManyOutputs) {
           launch_few_rows<8, kLeast, kVector, kNormalize>(x, norm, weight, weights, store, stream);
         } else {
@@ -305,7 +307,7 @@ void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Sto
   });
 }
 
-/// How one row is multiplied by a team (tuning.h).
+/// How a team of threads (tuning.h) multiplies one row.
 template <int kTeam, typename Stored, typename Store>
 struct OneRow {
   static constexpr Team kOwn = kTeams[kTeam];
@@ -324,7 +326,7 @@ struct OneRow {
   }
 };
 
-/// The form of that product of x, or none if there is only the general kernel.
+/// Returns the form of the product of x, or nothing if only the general kernel can compute it.
 template <typename Store>
 std::optional<Form> form_of(const Tensor& x, const Weight& weight, const Tuning& tuning) {
   const int rows = room_for(x.dim(0));
@@ -333,8 +335,8 @@ std::optional<Form> form_of(const Tensor& x, const Weight& weight, const Tuning&
                  tuning);
 }
 
-/// norm(x) W for one row. Returns false, and does nothing, for rows that no kernel has registers for or that
-/// are not aligned to a load.
+/// Computes norm(x) W for one row. Returns false, and does nothing, for a row that is too long for any
+/// kernel's registers or not aligned to a load.
 template <typename Store>
 bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, int multiprocessors,
              const Tuning& tuning, Stream stream) {
@@ -359,7 +361,8 @@ bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Stor
   return true;
 }
 
-/// norm(x) W for a few rows on tensor cores. Returns false, and does nothing, for more rows or others.
+/// Computes norm(x) W for a few rows on tensor cores. Returns false, and does nothing, if no form fits the
+/// product.
 template <typename Store>
 bool rows_on_tensor_cores(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store,
                           const Tuning& tuning, Stream stream) {
@@ -403,7 +406,7 @@ void launch_widen(const WeightRows<Stored>& weights, std::int64_t in, std::int64
          static_cast<int>(first), static_cast<int>(in), to);
 }
 
-/// to[o, i] = the weight of input i and output first + o, rounded to `dtype`, where weights share scales.
+/// to[o, i] = the weight of input i and output first + o, rounded to `dtype`, for weights that share scales.
 void widen_outputs(const Weight& weight, std::int64_t first, std::int64_t outputs, DType dtype, void* to,
                    Stream stream) {
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
@@ -469,7 +472,7 @@ bool CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weigh
   }
   if (rows > 1 && has_tensor_cores_ && cuda::rows_on_tensor_cores(x, norm, weight, store, *tuning_, stream()))
     return true;
-  // More than a few are not rounded only where nearly all widths go to tensor cores.
+  // More than kFewRows rows stay unrounded only on GPUs where tensor cores multiply nearly all widths.
   const DType dtype = weight.packed.dtype();
   const bool rounded =
       !is_quantized(dtype) || x.dtype() != DType::kFloat32 || operand_dtype(rows, dtype) != DType::kFloat32;
@@ -490,7 +493,7 @@ bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& 
   }
   const auto row_bytes = in * static_cast<std::int64_t>(size_of(x.dtype()));
   const std::int64_t at_once = std::clamp<std::int64_t>(cuda::kWidenedBytes / row_bytes, 1, width);
-  if (bias.size() > 0 && at_once < width) return false;  // else cuBLASLt might refuse a later piece
+  if (bias.size() > 0 && at_once < width) return false;  // cuBLASLt might reject a later piece
   float* const memory = grown(widened_, cuda::divide_up<std::int64_t>(at_once * row_bytes, sizeof(float)));
   bool multiplied = true;
   for (std::int64_t first = 0; first < width; first += at_once) {
@@ -532,7 +535,7 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
   if (in_place && !has_gelu && many_rows(operand, weight, bias, keep, out.data<float>())) return;
   float* const products = in_place ? out.data<float>() : scratch(rows * width);
   many_rows(operand, weight, {}, keep, products);
-  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // cuBLAS has added already
+  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // cuBLAS has already added the residual
   cuda::launch_finish(products, rows, width, store, stream());
 }
 
@@ -553,7 +556,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
   if (listed(Operation::kQueryKeyValue, batch, x, norm, weight, bias, queries, keys_values)) return;
   if (x.dim(0) == 0) return;
-  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is rounded as a whole, once all of it is there
+  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is quantized as a whole, once it is complete
     const Shape shape{x.dim(0), weight.out_features};
     grown(projected_, shape[0] * shape[1]);
     Tensor projected = projected_.reshaped(shape);

@@ -1,10 +1,10 @@
 // load and load_weight: turn the bytes of a file into tensors on the GPU.
 //
-// The bytes cross the bus as they are stored, in pieces of up to 32 MiB. The GPU converts them, transposes
-// the layers that GPT-2 stores as [in, out], or rounds them to 8 or 4 bits. It reads and writes each element
-// once; its memory has some hundred times the bandwidth of the bus, which is the limit. A matrix may come in
-// parts, as gate and up do, a few rows of each in turn. A piece holds as many parts as fit, so that they need
-// no kernel each.
+// The bytes cross the bus as the file stores them, in pieces of up to 32 MiB. The GPU converts them,
+// transposes the layers that GPT-2 stores as [in, out], or quantizes them to 8 or 4 bits. It reads and writes
+// each element once. GPU memory has about a hundred times the bandwidth of the bus, so the bus is the limit.
+// A matrix may come in parts: gate and up, for example, alternate every few rows. A piece holds as many parts
+// as fit, so the parts share one kernel.
 #include <algorithm>
 #include <numeric>
 
@@ -48,7 +48,7 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int 
   }
 }
 
-/// Rounds weights to 8 or 4 bits, one thread for each output and group. Input i of output o is from[o ·
+/// Quantizes weights to 8 or 4 bits, one thread for each output and group. Input i of output o is from[o ·
 /// output_stride + i · input_stride]. `place` is the index of the first group among all groups of `to`.
 template <typename From, typename Stored>
 __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int outputs, int inputs,
@@ -64,7 +64,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
   from += output * output_stride + first * input_stride;
   place += output * to.groups + blockIdx.y;
 
-  float weights[kInputs], furthest = 0.0f;  // from zero; of a tie, the first
+  float weights[kInputs], furthest = 0.0f;  // furthest from zero, the first of equal ones
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
     weights[i] = first + i < inputs ? widen(from[i * input_stride]) : 0.0f;
@@ -84,7 +84,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
       int whole[kInElement];
 #pragma unroll
       for (int i = 0; i < kInElement; ++i) {
-        // A group of zeros has the scale 0, as do values whose scale underflows: all become 0.
+        // The scale is 0 for a group of zeros, or if it underflows. Then all weights become 0.
         const float nearest = scale == 0.0f ? 0.0f : rintf(weights[(e + v) * kInElement + i] / scale);
         whole[i] = static_cast<int>(fminf(fmaxf(nearest, Few::kLeast), Few::kMost));
       }
@@ -94,7 +94,8 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
   }
 }
 
-/// Rows per piece. Pieces never split a group of inputs, in either order: int4 groups are half of kGroup.
+/// The number of rows per piece. Pieces never split a group of inputs, in either order: int4 groups are half
+/// of kGroup.
 std::int64_t rows_at_once(const HostArray& array) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
   const std::int64_t rows = std::min(kPieceBytes / std::max<std::int64_t>(1, row_bytes), kMostRows);
@@ -106,12 +107,12 @@ std::int64_t rows_of(std::span<const HostArray> parts) {
                          [](std::int64_t rows, const HostArray& part) { return rows + part.rows; });
 }
 
-/// Calls use(piece on the GPU, first row, rows) for the rows of all parts, a piece at a time; rows are
-/// counted from the first part on.
+/// Calls use(piece on the GPU, first row, rows) for the rows of all parts, one piece at a time. Rows are
+/// counted across the parts.
 template <typename Use>
 void in_pieces(std::span<const HostArray> parts, float* staging, Stream stream, const Use& use) {
   DType dtype = parts.front().dtype;
-  std::int64_t first = 0, rows = 0;  // of the piece so far
+  std::int64_t first = 0, rows = 0;  // the rows of the piece so far
   const auto use_piece = [&] {
     if (rows > 0) with_type(dtype, staging, [&](const auto* piece) { use(piece, first, rows); });
     first += rows;
@@ -157,7 +158,7 @@ void launch_transpose(const From* from, std::int64_t rows, std::int64_t columns,
          static_cast<int>(rows), static_cast<int>(columns), in_features, packed + first);
 }
 
-/// Rounds `rows` rows of the file, [rows, columns] from row `first` on, to 8 or 4 bits.
+/// Quantizes `rows` rows of the file, [rows, columns] from row `first` on, to 8 or 4 bits.
 template <typename From, typename Stored>
 void launch_quantize(const From* from, std::int64_t rows, std::int64_t columns, std::int64_t first,
                      WeightOrder order, const WeightRows<Stored>& to, Stream stream) {

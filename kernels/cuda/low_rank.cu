@@ -1,7 +1,8 @@
 // add_low_rank: out[r] += Σ_k scales[k] (x[r] · down[k]) up[k] over the ranks k of the row's adapter.
 //
-// x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. 2 · rank · (in + out) operations a row,
-// with 4 or 2 bytes of the adapter for every two. The limit is bandwidth, or launch latency for a few rows.
+// x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. Each row takes 2 · rank · (in + out)
+// operations and reads 4 or 2 bytes of the adapter for every two operations. The limit is bandwidth, or
+// launch latency for a few rows.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -11,7 +12,7 @@ namespace cuda {
 constexpr int kLowRankThreads = 256;
 constexpr int kRanksAtOnce = 32;
 
-/// LowRank on the device.
+/// A LowRank as the kernel needs it.
 template <typename Stored>
 struct Ranks {
   const Stored *down, *up;

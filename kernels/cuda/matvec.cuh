@@ -1,26 +1,27 @@
-// linear and query_key_value of one row: out = epilogue(norm(x) W + b), the product of decoding.
+// linear and query_key_value for one row, as in decoding: out = epilogue(norm(x) W + b).
 //
-// x [in], W as [out, in], out [out]. 2 · in · out operations, and the weights are read once, so the limit is
-// the rate at which they come from memory. That takes bytes in flight (Little's law): at 4.2 TB/s and 700 ns,
-// 22 KB on each of 132 multiprocessors. Here a thread holds all its weights of an output in registers: 48
-// bytes in bfloat16 at 768 inputs. A multiprocessor has room for 768 such threads, which is 36 KB.
+// x [in], W as [out, in], out [out]. The product takes 2 · in · out operations and reads the weights once, so
+// memory bandwidth is the limit. Reaching it takes enough bytes in flight (Little's law): at 4.2 TB/s and 700
+// ns, 22 KB on each of 132 multiprocessors. In this kernel a thread holds all its weights of an output in
+// registers: 48 bytes in bfloat16 with 768 inputs. A multiprocessor has room for 768 such threads, which is
+// 36 KB.
 //
 //     kernel before   ═══════════════════╗ ends
 //     this one            weights ───────╫──▶│ x, norm, products, sum │ out
 //                         requested here ╝
 //
-// The weights depend on no kernel. So they are requested before the wait for the kernel before, and travel
-// while it ends. x comes after the wait: its length is 1/out of the weights', and each thread has its own
-// part of it in registers as well, normalized there. kLanes threads share an output: a warp, which sums by
-// shuffles without a barrier, or, for longer rows, the whole block. The longest row of Llama 3 70B has 28,672
-// inputs. A block of 512 threads holds 56 of them each, and their weights in 28 registers more. A
-// multiprocessor has 128 registers for each of 512 threads.
+// The weights do not depend on any kernel. So a thread requests them before it waits for the previous kernel,
+// and they travel while that kernel ends. It loads x after the wait: x is 1/out as long as the weights, and
+// each thread holds and normalizes its part of x in registers. kLanes threads share an output: a warp, which
+// sums by shuffles without a barrier, or, for longer rows, the whole block. The longest row of Llama 3 70B
+// has 28,672 inputs. In a block of 512 threads, each thread holds 56 of them, and their weights in 28 more
+// registers. A multiprocessor has 128 registers for each of 512 threads.
 //
-// A few bits fill fewer registers, so kLanes threads then take several outputs at once. Which of the numbers
-// of threads a product gets is in tuning.h.
+// Weights of few bits fill fewer registers, so kLanes threads then compute several outputs at once. tuning.h
+// chooses the number of threads for a product.
 //
-// The grid is one wave: all blocks are resident at once. If there are more outputs, a thread requests its
-// next weights as soon as it has used the last ones, and sums while they travel.
+// The grid is one wave: all blocks are resident at the same time. If there are more outputs, a thread
+// requests its next weights as soon as it has used the last ones, and sums while they travel.
 #pragma once
 
 #include "kernels/cuda/normalize.cuh"
@@ -30,7 +31,7 @@
 
 namespace staircase::cuda {
 
-/// Of a block: a block has a whole number of the teams that share an output.
+/// The threads of a block, which holds a whole number of teams that share an output.
 template <int kLanes>
 constexpr int kTeamThreads = threads_of_block(kLanes);
 
@@ -38,17 +39,18 @@ constexpr int kTeamThreads = threads_of_block(kLanes);
 template <typename Stored>
 constexpr int kInputsOfLoad = 16 / static_cast<int>(sizeof(Stored)) * Format<Stored>::kInElement;
 
-// Weights of 8 and 4 bits become floats without a conversion, which is slower than other arithmetic. From
-// 2^23 on, a float counts in ones: its bits 0x4b000000 | n are 2^23 + n. So one instruction moves a weight's
-// byte to the lowest of 0x4b000000. Another subtracts 2^23, and what was added to the weight to make it
-// positive. The weight -2 in 8 bits, stored as 0xfe, becomes 0x7e with 128 added:
+// Weights of 8 and 4 bits become floats without a conversion instruction, which is slower than other
+// arithmetic. From 2^23 on, a float counts in ones: its bits 0x4b000000 | n are 2^23 + n. So one instruction
+// moves a weight's byte into the lowest byte of 0x4b000000. Another subtracts 2^23, and also the number that
+// was added to make the weight positive. The weight -2 in 8 bits, stored as 0xfe, becomes 0x7e with 128
+// added:
 //
 //     0x4b00007e - (2^23 + 128) = 126 - 128 = -2
 //
-// At 4 bits, arithmetic would be the limit: bandwidth allows some four instructions for a weight. So nothing
-// is subtracted from each. Between 16 and 32, the four highest bits of a float's fraction count in ones. One
-// shift and one logical operation make 16 + n, where n is the weight with 8 added. The sum over a load's
-// inputs is then too large by 24 Σ x, which is the same for all outputs:
+// In 4 bits, arithmetic would be the limit: bandwidth leaves time for about four instructions per weight. So
+// nothing is subtracted from single weights. Between 16 and 32, the four highest bits of a float's fraction
+// count in ones. One shift and one logical operation make 16 + n, where n is the weight with 8 added. The sum
+// over a load's inputs is then too large by 24 Σ x, which is the same for all outputs:
 //
 //     Σ x w = Σ x (16 + n) - 24 Σ x
 
@@ -60,10 +62,11 @@ __device__ __forceinline__ float weight_of_load(const unsigned (&words)[4], int 
   } else if constexpr (Format<Stored>::kScaled) {
     constexpr bool kBytes = Format<Stored>::kInElement == 1;
     const unsigned word = words[kBytes ? i / 4 : i / 8];
-    // Four weights, a byte each, with 128 or 8 added. Of two in 4 bits, the lower half is the first.
+    // Four weights, one per byte, with 128 or 8 added. In 4 bits, a byte's lower half is the first of two
+    // weights.
     const unsigned bytes = kBytes ? word ^ 0x80808080u : (i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu;
     const int byte = kBytes ? i % 4 : i % 8 / 2;
-    // Bytes 0 to 3 are those of `bytes`, 4 to 7 those of 0x4b000000.
+    // In the selector, 0 to 3 name the bytes of `bytes`, and 4 to 7 the bytes of 0x4b000000.
     const unsigned bits = __byte_perm(bytes, 0x4b000000u, 0x7440u | static_cast<unsigned>(byte));
     return __uint_as_float(bits) - (0x1p23f + (kBytes ? 128.0f : 8.0f));
   } else {
@@ -71,14 +74,14 @@ __device__ __forceinline__ float weight_of_load(const unsigned (&words)[4], int 
   }
 }
 
-/// What raised_weight adds to each weight.
+/// The number that raised_weight adds to each weight.
 template <typename Stored>
 constexpr float kRaisedBy = std::is_same_v<Stored, Int4Pair> ? 24.0f : 0.0f;
 
-/// The same plus kRaisedBy.
+/// Weight number `i` of a load, without its scale, plus kRaisedBy.
 template <typename Stored>
 __device__ __forceinline__ float raised_weight(const unsigned (&words)[4], int i) {
-  if constexpr (std::is_same_v<Stored, Int4Pair>) {  // the first of a word's weights are its lowest bits
+  if constexpr (std::is_same_v<Stored, Int4Pair>) {  // a word's first weight is in its lowest bits
     const int shift = 19 - i % 8 * 4;
     const unsigned word = shift < 0 ? words[i / 8] >> -shift : words[i / 8] << shift;
     return __uint_as_float(and_or(word, 0x00780000u, 0x41800000u));
@@ -87,7 +90,7 @@ __device__ __forceinline__ float raised_weight(const unsigned (&words)[4], int i
   }
 }
 
-/// A thread's part of the weights of one output: kLoads loads, kLanes loads apart.
+/// A thread's part of the weights of one output: kLoads loads, with a distance of kLanes loads between them.
 template <typename Stored, int kLanes, int kLoads>
 struct OwnWeights {
   static constexpr int kInputs = kInputsOfLoad<Stored>;
@@ -95,8 +98,8 @@ struct OwnWeights {
   unsigned loads[kLoads][4];
   float scales[Format<Stored>::kScaled ? kLoads : 1];
 
-  /// Requests them, past the L1 cache: nothing else reads them. Beyond the row's end there is nothing to
-  /// load.
+  /// Requests the weights without filling the L1 cache, because no other thread reads them. Loads nothing
+  /// beyond the row's end.
   __device__ __forceinline__ void request(const WeightRow<Stored>& row, int lane, int in) {
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
@@ -108,7 +111,7 @@ struct OwnWeights {
     }
   }
 
-  /// What is too large in the sum over each load.
+  /// Computes by how much the sum over each load is too large, because the weights are raised.
   static __device__ __forceinline__ void add_up(const float (&x)[kLoads * kInputs], float (&excess)[kLoads]) {
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
@@ -119,7 +122,7 @@ struct OwnWeights {
     }
   }
 
-  /// This thread's part of the product with its part of x.
+  /// Returns the product of this thread's weights with its part of x.
   __device__ __forceinline__ float times(const float (&x)[kLoads * kInputs], const float (&excess)[kLoads],
                                          int lane, int in) const {
     float total = 0.0f;
@@ -147,8 +150,8 @@ __device__ __forceinline__ float sum_of_lanes(float value) {
   }
 }
 
-/// A thread's part of norm(x), in registers. Where a row of weights is padded to a whole group (weights.cuh),
-/// its last load may reach past the inputs: zeros of x meet them.
+/// Loads a thread's part of norm(x) into registers. If a row of weights is padded to a whole group
+/// (weights.cuh), its last load may reach past the inputs; x is 0 at these places.
 template <typename Stored, int kLanes, int kLoads>
 __device__ __forceinline__ void load_normalized(const float* x, const RowNorm& norm, int lane, int in,
                                                 float (&own)[kLoads * kInputsOfLoad<Stored>]) {
@@ -194,9 +197,9 @@ __device__ __forceinline__ void load_normalized(const float* x, const RowNorm& n
   });
 }
 
-/// One row, normalized or not, times all weights. `in` must be a multiple of kInputsOfLoad, or of 4 where
-/// weights share scales, and at most kLanes · kLoads · kInputsOfLoad. kLanes threads take kOutputs outputs at
-/// a time; of a gated product, the columns of the gate and those that they gate.
+/// Multiplies one row, normalized or not, by all weights. `in` must be a multiple of kInputsOfLoad, or of 4
+/// if weights share scales, and at most kLanes · kLoads · kInputsOfLoad. kLanes threads compute kOutputs
+/// outputs at a time; in a gated product, these are columns of the gate and the columns that they gate.
 template <int kLanes, int kLoads, int kOutputs, int kResident, typename Stored, typename Store>
 __global__ __launch_bounds__(kTeamThreads<kLanes>,
                              kResident) void multiply_one_row(const float* x, RowNorm norm,
@@ -216,7 +219,7 @@ __global__ __launch_bounds__(kTeamThreads<kLanes>,
     return output;
   };
   OwnWeights<Stored, kLanes, kLoads> own[kColumns];
-  float bias = 0.0f;  // of the result that this lane stores
+  float bias = 0.0f;  // the bias of the result that this lane stores
   [[maybe_unused]] float gated_bias = 0.0f;
   const auto request = [&](int first) {
     if (first >= results) return;
@@ -245,7 +248,7 @@ __global__ __launch_bounds__(kTeamThreads<kLanes>,
     float sums[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) sums[c] = own[c].times(values, excess, lane, in);
-    request(first + step);  // they travel while the lanes sum
+    request(first + step);  // the weights travel while the lanes sum
     float own_sum = 0.0f;
     [[maybe_unused]] float gated = 0.0f;
 #pragma unroll

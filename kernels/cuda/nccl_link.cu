@@ -1,4 +1,4 @@
-// Where this program calls NCCL, and nowhere else.
+// The only file that calls NCCL.
 #include "kernels/cuda/nccl_link.h"
 
 #include <cstdio>
@@ -34,7 +34,7 @@ struct Nccl {
 };
 
 Nccl load_nccl() {
-  // As the system finds it, else where the headers were.
+  // First the library that the system finds, then the one beside the headers of the build.
   std::string reason;
   void* library = nullptr;
   for (const char* name : {"libnccl.so.2", STAIRCASE_NCCL_LIBRARY}) {
@@ -71,7 +71,8 @@ const Nccl& nccl() {
   return library;
 }
 
-/// Throws for anything but success: "NCCL failed while GPUs were linked: invalid usage (Duplicate GPU ...)".
+/// Throws std::runtime_error unless `result` is success: "NCCL failed while GPUs were linked: invalid usage
+/// (Duplicate GPU ...)".
 void check(ncclResult_t result, const char* what, ncclComm* communicator = nullptr) {
   if (result == ncclSuccess) return;
   std::string sentence = std::string("NCCL failed while ") + what + ": " + nccl().error_string(result);
@@ -93,15 +94,15 @@ bool NcclLink::is_built() {
 
 NcclLink::NcclLink(const DeviceRank& own)
     : rank_(own.rank), size_(own.size), exceptions_(std::uncaught_exceptions()) {
-  // By the id of rank 0 they find each other.
+  // The ranks find each other by an id that rank 0 makes.
   ncclUniqueId id{};
   if (rank_ == 0) check(nccl().get_unique_id(&id), "an id for the link of GPUs was made");
   own.broadcast(std::string(id.internal, sizeof id.internal)).copy(id.internal, sizeof id.internal);
   check(nccl().init_rank(&communicator_, size_, id, rank_), "GPUs were linked");
 }
 
-// To end a link waits for all ranks, and so does ncclCommAbort (NCCL, "Error handling and communicator
-// abort"). After an error they may not come, so the link stays until the process ends.
+// Ending a link waits for all ranks, and so does ncclCommAbort (NCCL, "Error handling and communicator
+// abort"). After an error other ranks may never arrive, so the link then stays until the process ends.
 NcclLink::~NcclLink() {
   if (communicator_ != nullptr && std::uncaught_exceptions() == exceptions_) nccl().destroy(communicator_);
 }
@@ -113,7 +114,7 @@ void NcclLink::all_gather(const float* own, std::int64_t count, float* all, cuda
 
 void NcclLink::exchange(const std::function<Parcel(int rank)>& parcel, cudaStream_t stream) const {
   const char* const what = "ranks exchanged numbers";
-  // In a group all go at the same time; one by one, each send would wait for its receiver.
+  // In a group all transfers run at the same time; one by one, each send would wait for its receiver.
   check(nccl().group_start(), what, communicator_);
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
@@ -144,7 +145,7 @@ void NcclLink::wait(cudaStream_t stream) const {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   while (cudaStreamQuery(stream) == cudaErrorNotReady) {
-    cudaGetLastError();  // that it is not ready counts as an error, which NCCL would report as one of its own
+    cudaGetLastError();  // "not ready" counts as an error, which NCCL would report as its own
     ncclResult_t state = ncclSuccess;
     check(nccl().get_async_error(communicator_, &state), "it was asked for errors", communicator_);
     check(state, "GPUs of several ranks computed", communicator_);

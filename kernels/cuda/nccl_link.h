@@ -1,5 +1,5 @@
-// The link between GPUs of several ranks: NCCL, NVIDIA's library of collectives, which takes NVLink, PCIe or
-// the network, whatever is the fastest way between two GPUs.
+// The link between GPUs of several ranks. It uses NCCL, NVIDIA's library of collectives, which chooses the
+// fastest way between two GPUs: NVLink, PCIe or the network.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,16 +14,16 @@ struct ncclComm;
 
 namespace staircase::cuda {
 
-/// Numbers are float32 in memory of the GPU. A call returns when its work is in the stream, after what is
-/// there already; all ranks make the same calls in the same order, but for send and receive. Errors are
+/// Numbers are float32 in GPU memory. A call adds its work to the stream, after earlier work, and returns.
+/// All ranks must make the same calls in the same order, except for send and receive. Errors are
 /// std::runtime_error.
 class NcclLink {
  public:
-  /// Whether this program was built with NCCL. The library itself is only loaded for a link: a program that
-  /// runs alone starts without it.
+  /// Whether this program was built with NCCL. The library itself is only loaded for a link, so a program
+  /// that runs alone starts without it.
   static bool is_built();
 
-  /// Waits for all ranks. Each has a GPU of its own.
+  /// Links this rank to all others, and waits for them. Each rank needs its own GPU.
   explicit NcclLink(const DeviceRank& own);
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
@@ -32,10 +32,11 @@ class NcclLink {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// all = the `count` numbers of rank 0, then those of rank 1 ...
+  /// all = the `count` numbers of rank 0, then the `count` numbers of rank 1, and so on.
   void all_gather(const float* own, std::int64_t count, float* all, cudaStream_t stream) const;
 
-  /// What goes to a rank, and what comes from it. A count of 0 is nothing to do on either side.
+  /// The numbers to send to a rank, and the memory for numbers from it. If a count is 0, neither side does
+  /// anything.
   struct Parcel {
     const float* to = nullptr;
     std::int64_t to_count = 0;
@@ -43,26 +44,26 @@ class NcclLink {
     std::int64_t from_count = 0;
   };
 
-  /// One parcel to and from each other rank, all at the same time.
+  /// Exchanges one parcel with each other rank, all at the same time.
   void exchange(const std::function<Parcel(int rank)>& parcel, cudaStream_t stream) const;
 
-  /// `count` numbers to or from one other rank, which makes the opposite call.
+  /// Sends or receives `count` numbers. The other rank must make the opposite call.
   void send(const float* numbers, std::int64_t count, int to, cudaStream_t stream) const;
   void receive(float* numbers, std::int64_t count, int from, cudaStream_t stream) const;
 
-  /// Until the stream is empty. Throws if a rank is lost meanwhile, or after longest_wait: the kernels of
-  /// this one may wait for a rank that is stopped, of which NCCL notices nothing.
+  /// Waits until the stream is empty. Throws if a rank is lost meanwhile, or after longest_wait: kernels of
+  /// this rank may wait for a stopped rank, which NCCL does not notice.
   void wait(cudaStream_t stream) const;
 
-  /// Far longer than a pass takes a GPU. Tests have less time.
+  /// Far longer than a GPU needs for a pass. Tests set less.
   static inline std::chrono::milliseconds longest_wait{60'000};
 
-  /// The link stays as it is until the process ends.
+  /// Keeps the link until the process ends.
   void abandon() { communicator_ = nullptr; }
 
  private:
   int rank_, size_;
-  int exceptions_;  // in flight when the link was made
+  int exceptions_;  // exceptions in flight when the link was made
   ncclComm* communicator_ = nullptr;
 };
 

@@ -1,9 +1,9 @@
 // normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or x[r] / sqrt(mean of x[r]²
 // + epsilon) · weight. add_normalized adds that to out[r].
 //
-// x and out [rows, width]. About 8 operations and 8 bytes for each element, 4 operations for an RMS norm. The
-// limit is bandwidth; for a few rows, it is the latency of two sums over a block, or of one. The kernel is in
-// normalize.cuh.
+// x and out [rows, width]. Each element takes 8 bytes and about 8 operations, 4 for an RMS norm. The limit is
+// bandwidth. For a few rows, it is the latency of two sums over a block, or of one sum for an RMS norm. The
+// kernel is in normalize.cuh.
 #include "kernels/cuda/normalize.cuh"
 
 #include "kernels/cuda/cuda_device.h"

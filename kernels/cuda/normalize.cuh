@@ -1,30 +1,31 @@
-// The norm of rows. `normalize` takes a block for each row, as do products that normalize their own rows;
-// split_heads takes a warp for every head.
+// The norm of rows. `normalize` uses one block per row, and so do products that normalize their own rows.
+// split_heads uses one warp per head.
 //
-// The row is read three times, or twice by an RMS norm, but only once from memory: it stays in the L1 cache.
-// The mean comes first, then the variance from the differences to it. The sum of squares minus the squared
-// mean would cancel: a few features of GPT-2's residual stream are hundreds of times larger than the others.
+// The row is read three times, or twice for an RMS norm, but only once from memory, because it stays in the
+// L1 cache. The mean is computed first, then the variance from the differences to it. The mean of the squares
+// minus the squared mean would lose precision to cancellation: a few features of GPT-2's residual stream are
+// hundreds of times larger than the others.
 //
-// For a few rows, the time is latency: the row, a sum, another sum and the parameters wait for each other. So
-// a thread requests several pieces at once, and its first parameters before the row arrives.
+// For a few rows, latency dominates: loading the row, one sum, another sum and the parameters wait for each
+// other. So a thread requests several pieces at once, and its first parameters before the row arrives.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
 
 namespace staircase::cuda {
 
-/// The shift and the scale of a row, before weight and bias: (x - mean) · scale.
+/// The mean and the scale of a row, for (x - mean) · scale before weight and bias.
 struct RowScale {
   float mean, scale;
 };
 
-/// Weight and bias of kVector neighbouring elements.
+/// The weight and bias of kVector neighbouring elements.
 template <int kVector>
 struct NormParameters {
   Vector<float, kVector> weight, bias;
 };
 
-/// Norm, in the form that kernels take.
+/// A Norm as kernels need it.
 struct RowNorm {
   NormKind kind;
   const float *weight, *bias;  ///< [width], or null: 1 and 0
@@ -36,7 +37,7 @@ struct RowNorm {
     bias = norm.bias.data<float>();
   }
 
-  /// The parameters of the elements from i on. They need not wait for the previous kernel.
+  /// Loads the parameters of the elements from i on. That need not wait for the previous kernel.
   template <int kVector>
   __device__ __forceinline__ NormParameters<kVector> parameters(int i) const {
     NormParameters<kVector> result{};
@@ -45,7 +46,7 @@ struct RowNorm {
     return result;
   }
 
-  /// Elements of a row, normalized; `own` are their parameters.
+  /// Normalizes elements of a row, given their parameters `own`.
   template <int kVector>
   __device__ __forceinline__ Vector<float, kVector> apply(const RowScale& row, Vector<float, kVector> x,
                                                           const NormParameters<kVector>& own) const {
@@ -58,8 +59,8 @@ struct RowNorm {
   }
 };
 
-/// Calls use(i, the kVector elements of the row from i on) for the pieces of one of `sharers` threads, which
-/// share the row. `width` must be a multiple of kVector.
+/// Calls use(i, the kVector elements of the row from i on) for each piece of thread number `thread` of the
+/// `sharers` threads that share the row. `width` must be a multiple of kVector.
 template <int kVector, typename Use>
 __device__ __forceinline__ void for_each_piece(const float* x, int width, int thread, int sharers,
                                                const Use& use) {
@@ -67,8 +68,8 @@ __device__ __forceinline__ void for_each_piece(const float* x, int width, int th
   for (int i = thread * kVector; i < width; i += sharers * kVector) use(i, load_vector<kVector>(x + i));
 }
 
-/// The mean and the scale of one row, which threads share as above. sum_of(value) is the sum over all
-/// sharers; each of them must call it.
+/// Computes the mean and the scale of one row, which threads share as in for_each_piece. sum_of(value)
+/// returns the sum over all sharers. Each of them must call this function.
 template <int kVector, typename Sum>
 __device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& norm, int width, int thread,
                                                  int sharers, const Sum& sum_of) {
@@ -92,7 +93,7 @@ __device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& 
 
 constexpr int kNormThreads = 128;
 
-/// The norm of rows by a whole block. Construct it before wait_for_previous.
+/// Normalizes rows with a whole block. Construct it before wait_for_previous.
 template <int kVector>
 class BlockNorm {
  public:
@@ -104,8 +105,8 @@ class BlockNorm {
     }
   }
 
-  /// out = norm(x) for one row, rounded if To is narrower, or with kAdds the sum of both. `out` may be shared
-  /// memory; then other threads must wait for it. Every thread of the block must call it.
+  /// out = norm(x) for one row, rounded if To is narrower. With kAdds, out += norm(x). If `out` is shared
+  /// memory, a barrier must follow before other threads read it. Every thread of the block must call this.
   template <bool kAdds = false, typename To>
   __device__ __forceinline__ void normalize(const float* x, To* out) const {
     const RowScale row = scale_of_row<kVector>(x, norm_, width_, static_cast<int>(threadIdx.x), kNormThreads,
@@ -148,7 +149,7 @@ __global__ __launch_bounds__(kNormThreads) void normalize_rows(const float* x, R
   block_norm.template normalize<kAdds>(x + place, out + place);
 }
 
-/// out = norm(x) for each row of x [rows, width], in the type of `out`, or with kAdds out += norm(x).
+/// out = norm(x) for each row of x [rows, width], in the type of `out`. With kAdds, out += norm(x).
 template <bool kAdds, typename To>
 void launch_normalize(const Tensor& x, const Norm& norm, To* out, Stream stream) {
   const std::int64_t rows = x.dim(0), width = x.dim(1);

@@ -1,5 +1,4 @@
-// The operations of a piece of work and their tensors. Equal lists mean the same launches with the same
-// arguments.
+// A list of operations and their tensors. Equal lists mean the same launches with the same arguments.
 #pragma once
 
 #include <bit>
@@ -12,10 +11,10 @@
 
 namespace staircase::cuda {
 
-/// Records each tensor's address, type and shape, but not its values. Everything becomes numbers.
+/// Records each tensor's address, type and shape, but not its values. Everything is recorded as numbers.
 class OperationList {
  public:
-  /// The GPU idles while the list is built, so there is memory for that many numbers.
+  /// The GPU is idle while the list is built, so memory for `expected` numbers is reserved first.
   explicit OperationList(std::size_t expected = 0) { numbers_.reserve(expected); }
 
   void add(const Tensor& tensor) {

@@ -1,32 +1,33 @@
-// linear and query_key_value of a few rows on tensor cores: out = epilogue(norm(x) W + b) with weights in
-// bfloat16, int8 or int4, for a small batch or for drafts that are verified.
+// linear and query_key_value for a few rows on tensor cores: out = epilogue(norm(x) W + b) with weights in
+// bfloat16, int8 or int4, for a small batch or for verifying drafts.
 //
-// x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations, and the weights are read
-// once, whatever the number of rows: the limit is the rate at which they come from memory. One warp that
-// multiplies each weight by each row would be limited by arithmetic from some eight rows on; a tensor core
-// multiplies 16 outputs by 8 rows in one instruction.
+// x [rows, in], W as [out, in], out [rows, out]. The product takes 2 · rows · in · out operations and reads
+// the weights once, whatever the number of rows, so memory bandwidth is the limit. Without tensor cores,
+// arithmetic would be the limit from about eight rows on; a tensor core multiplies 16 outputs by 8 rows in
+// one instruction.
 //
 //     weights of 16 outputs, [16, in]        x of 8 rows, [in, 8]
 //     ┌────┬────┬────┬────┬────┬────         ┌──┐
 //     │ w0 │ w1 │ .. │ w7 │ w0 │ w1 ..   ·   │w0│ ...      each warp has its pieces of `in`;
 //     └────┴────┴────┴────┴────┴────         └──┘          shared memory adds the warps' sums
 //
-// The weights of an output are its rows in memory, so they are the first matrix, and no one is transposed. A
-// lane loads 16 bytes, 8 neighbouring inputs, of two outputs. The instruction wants other inputs from each
-// lane, but a sum may be taken in any order, as long as both matrices agree on it.
+// The weights of an output are a row in memory, so they form the first matrix, and nothing is transposed. A
+// lane loads 16 bytes, which are 8 neighbouring inputs in bfloat16, of two outputs. The instruction expects
+// other inputs from each lane, but a sum may be taken in any order, as long as both matrices use the same
+// one.
 //
-// A tensor core takes x in bfloat16, too, which would round it to 8 bits. So x becomes a sum of three numbers
-// of bfloat16, which has its 24 bits, and there are three products. They are free: the weights take longer to
-// come.
+// A tensor core also needs x in bfloat16, which would round it to 8 significant bits. So x becomes a sum of
+// three bfloat16 numbers, which together have its 24 bits, and there are three products. They cost no extra
+// time, because loading the weights takes longer.
 //
-// Weights of 8 and 4 bits are whole numbers that bfloat16 holds exactly. The products of a group are summed
-// by themselves and then multiplied by its scale. 16 bytes in int8 are part of one group. In int4 they are a
-// whole one, but all four lanes of an output must work on one group at a time. So the lanes exchange them:
+// Weights of 8 and 4 bits are integers that bfloat16 holds exactly. The products of a group are summed first
+// and then multiplied by its scale. 16 bytes in int8 are part of one group. In int4 they are a whole group,
+// but all four lanes of an output must work on one group at a time. So the lanes exchange words:
 //
 //     loaded     lane 0: group 0, words 0 1 2 3     exchanged     lane 0: word 0 of groups 0 1 2 3
 //                lane 1: group 1, words 0 1 2 3                   lane 1: word 1 of groups 0 1 2 3 ..
 //
-// The first weights are requested before the wait for the kernel before, as in matvec.cuh.
+// The first weights are requested before the wait for the previous kernel, as in matvec.cuh.
 #pragma once
 
 #include "kernels/cuda/matvec.cuh"
@@ -37,20 +38,21 @@
 
 namespace staircase::cuda {
 
-constexpr int kMmaColumns = 16, kMmaRows = 8;  ///< of one product
+constexpr int kMmaColumns = 16, kMmaRows = 8;  ///< the outputs and rows of one product
 constexpr int kLanesOfOutput = 4;
-constexpr int kInputsAtOnce = 8;  ///< of a lane
-constexpr int kPiecesAhead = 4;   ///< pieces that a warp has requested and not used
+constexpr int kInputsAtOnce = 8;  ///< inputs of a lane in one product
+constexpr int kPiecesAhead = 4;   ///< pieces that a warp has requested but not used yet
 
-/// A piece of the weights: what the lanes of an output load at once, 64 bytes.
+/// The inputs in a piece of the weights: the 64 bytes that the lanes of an output load at once.
 template <typename Stored>
 constexpr int kPieceInputs = kLanesOfOutput* kInputsOfLoad<Stored>;
 
-/// Of bfloat16, int8 and int4, which bfloat16 holds exactly.
+/// Whether weights of this type are multiplied on tensor cores: bfloat16, int8 and int4, which bfloat16 holds
+/// exactly.
 template <typename Stored>
 constexpr bool kIsOnTensorCores = std::is_same_v<Stored, __nv_bfloat16> || Format<Stored>::kScaled;
 
-/// What the inputs of such weights must be a multiple of.
+/// The number of inputs must be a multiple of this.
 template <typename Stored>
 constexpr int kWholeInputs = Format<Stored>::kBits == 4 ? static_cast<int>(kInt4Group) : kPieceInputs<Stored>;
 
@@ -72,7 +74,7 @@ struct WeightPiece {
     }
   }
 
-  /// Lane j gets word j of the load of each lane of its output, in their order.
+  /// Gives lane j word j of the load of each lane of its output, in the order of the lanes.
   __device__ __forceinline__ void exchange(int lane) {
 #pragma unroll
     for (int distance = 1; distance < kLanesOfOutput; distance *= 2) {
@@ -91,7 +93,7 @@ struct WeightPiece {
     }
   }
 
-  /// Inputs 8 n to 8 n + 7 of the words of one output, two in a register.
+  /// Two of the inputs 8 n to 8 n + 7 in the words of one output, packed into a register.
   __device__ __forceinline__ unsigned pair(int half, int n, int i) const {
     if constexpr (kScaled) {
       const int first = n * kInputsAtOnce + 2 * i;
@@ -103,7 +105,8 @@ struct WeightPiece {
   }
 };
 
-/// A lane's 8 inputs of one row of x, as a sum of three numbers of bfloat16. Two neighbours share a register.
+/// A lane's 8 inputs of one row of x, each as a sum of three bfloat16 numbers. Two neighbours share a
+/// register.
 struct SplitPiece {
   unsigned terms[3][4];
 
@@ -122,9 +125,9 @@ struct SplitPiece {
   }
 };
 
-/// norm(x) W for up to kTiles · 8 rows. `in` must be a multiple of kWholeInputs. A block computes 16 outputs;
-/// of a gated product, 16 columns of the gate and those that they gate. All of its kMmaThreads share an
-/// output.
+/// Computes norm(x) W for up to kTiles · 8 rows. `in` must be a multiple of kWholeInputs. A block computes 16
+/// outputs; in a gated product, 16 columns of the gate and the columns that they gate. All kMmaThreads
+/// threads of a block share each output.
 template <int kTiles, int kMmaThreads, typename Stored, typename Store>
 __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const float* x, RowNorm norm,
                                                                         WeightRows<Stored> weight, int rows,
@@ -168,7 +171,7 @@ __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const fl
   __syncthreads();
 
   float sums[kMatrices][kTiles][4] = {};
-  // Adds the products of 8 inputs of each lane, from input i of x on: those with number n of the words.
+  // Adds the products of 8 inputs of each lane, from input i of x on, with part n of the lane's words.
   const auto multiply = [&](const Piece(&own)[kMatrices], int n, int i, float(&to)[kMatrices][kTiles][4]) {
     NormParameters<kInputsAtOnce> parameters{};
     if (norm.kind != NormKind::kNone) parameters = norm.parameters<kInputsAtOnce>(i);
@@ -200,7 +203,7 @@ __global__ __launch_bounds__(kMmaThreads) void multiply_on_tensor_cores(const fl
       }
     }
   };
-  // Adds what a group's products sum to, by its scales of the two outputs.
+  // Adds the sums of a group's products, times the group's scales for the two outputs.
   const auto add_scaled = [&](const float(&group_sums)[kMatrices][kTiles][4], int m, float upper,
                               float lower) {
 #pragma unroll

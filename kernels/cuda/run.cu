@@ -1,14 +1,13 @@
-// run: many operations at once. Starting a kernel costs the host some microseconds, longer than a small
-// model's kernel runs. A graph holds all launches of a piece of work, with their arguments, and one call
-// starts it.
+// run: starts many operations at once. Starting a kernel costs the host some microseconds, longer than a
+// small model's kernel runs. A graph holds many launches with their arguments, and one call starts them all.
 //
 // A graph is valid only for exactly the launches that it was captured from. So run() first lets `work` list
-// its operations without doing them, or takes a key that its caller vouches for. Listing the operations of a
-// token takes the host as long as some kernels take the GPU. When the same list comes a second time, its
+// its operations without running them, or uses a key that its caller guarantees. Listing the operations of a
+// token takes the host as long as the GPU needs for some kernels. When the same list comes a second time, its
 // launches are captured in a graph, and from then on the graph is launched instead. Values that change from
 // run to run, such as the positions of a batch, must be in memory. A cache that has moved or grown, another
-// number of tokens, another model: each of these makes another list, so nothing needs to be invalidated. The
-// list includes this device's memory for intermediate results.
+// number of tokens or another model produces another list, so no graph needs to be invalidated. The list
+// includes this device's memory for intermediate results.
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
@@ -19,25 +18,25 @@ namespace {
 
 using cuda::check;
 
-/// The most lists to keep. A cache that grows with every token makes a list for each, which never comes
-/// again.
+/// The maximum number of lists to keep. A cache that grows with every token makes a new list for each token,
+/// which never recurs.
 constexpr std::size_t kMostRecordings = 64;
 
-/// Whether a call failed for memory alone. The error counts as reported then.
+/// Whether a call failed only because memory is short. If so, clears the error.
 bool lacks_memory(cudaError_t status) {
   if (status != cudaErrorMemoryAllocation) return false;
   cudaGetLastError();
   return true;
 }
 
-/// The launches of `work` as a graph, or null if there is no memory for one.
+/// Captures the launches of `work` in a graph; returns null if memory for it is short.
 cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a graph was begun");
   cudaGraph_t graph = nullptr;
   try {
     work();
   } catch (...) {
-    // An error here is that of the call that threw.
+    // An error of this call only repeats the error of the call that threw.
     if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) cudaGetLastError();
     if (graph != nullptr) cudaGraphDestroy(graph);
     throw;
@@ -53,7 +52,7 @@ cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) 
 }  // namespace
 
 void CudaDevice::run(const std::function<void()>& work, std::span<const std::uint64_t> key) {
-  struct Running {  // restores the state, also after an exception
+  struct Running {  // restores the state, even after an exception
     CudaDevice& device;
     explicit Running(CudaDevice& d) : device(d) { device.running_ = true; }
     ~Running() {
@@ -73,7 +72,7 @@ void CudaDevice::run(const std::function<void()>& work, std::span<const std::uin
   if (recordings_.size() >= kMostRecordings && !recordings_.contains(list)) recordings_.clear();
   const auto recording = recordings_.find(list);
   if (recording == recordings_.end()) {
-    work();  // memory grows and libraries load here, which a graph cannot capture
+    work();  // the first run lets memory grow and libraries load, which a graph cannot capture
     recordings_.emplace(std::move(list), nullptr);
     return;
   }
@@ -82,7 +81,7 @@ void CudaDevice::run(const std::function<void()>& work, std::span<const std::uin
   const cudaError_t status = graph ? cudaGraphLaunch(graph.get(), stream()) : cudaErrorMemoryAllocation;
   ++given_;
   if (!lacks_memory(status)) return check(status, "a graph was started");
-  recordings_.clear();  // graphs need memory of the GPU, and the work can do without
+  recordings_.clear();  // frees the GPU memory of all graphs; the work can run without them
   work();
 }
 

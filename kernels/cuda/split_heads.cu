@@ -1,4 +1,4 @@
-// split_heads: moves the products [q | k | v] of each token to the queries and to the cache. On the way it
+// split_heads: moves the products [q | k | v] of each token to the queries and to the cache. First it
 // normalizes queries and keys and rotates them by the position of their token. The pairs (i, i + rotary / 2)
 // of the first `rotary` features become
 //
@@ -6,9 +6,9 @@
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size], rotations [n_tokens, rotary], queries [n_tokens,
 // n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. In an int8 cache
-// a head is rounded as a whole, and its scale stored after it (KeysValues in device.h). About ten operations
-// for each element, which is read and written once. The limit is bandwidth, or launch latency for a few
-// tokens.
+// a head is quantized as a whole, and its scale is stored after it (KeysValues in device.h). Each element
+// takes about ten operations and is read and written once. The limit is bandwidth, or launch latency for a
+// few tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/normalize.cuh"
 
@@ -23,7 +23,7 @@ struct HeadPlaces {
   Sequences sequences;
   int n_head, n_kv_head, size;
   RowNorm query_norm, key_norm;
-  bool heads_together;     ///< each norm is of all heads
+  bool heads_together;     ///< each norm covers all heads together
   const float* rotations;  ///< [n_tokens, rotary]
   int rotary;
   Blocks blocks;
@@ -33,14 +33,14 @@ struct HeadPlaces {
   int kept;             ///< elements from one position to the next
 };
 
-/// The part of a row of `width` features that is a head and that begins at `first`. The norm is of the row.
+/// A head that begins at feature `first` of a row of `width` features. The norm covers the whole row.
 struct HeadOfRow {
   const float* row;
   int width, first;
 };
 
 /// Calls put(i, feature i of the head, normalized and rotated). rotations [rotary]: cosines, then sines.
-/// Every lane of the warp must call it.
+/// Every lane of the warp must call this.
 template <typename Put>
 __device__ __forceinline__ void rotate_head(const HeadOfRow& head, int size, const RowNorm& norm,
                                             const float* rotations, int rotary, const Put& put) {
@@ -59,13 +59,13 @@ __device__ __forceinline__ void rotate_head(const HeadOfRow& head, int size, con
   for (int i = rotary + lane; i < size; i += kWarp) put(i, feature(i));
 }
 
-/// |value| if it is larger, or if it is NaN.
+/// Returns |value| if it is larger than `largest` or NaN, otherwise `largest`.
 __device__ __forceinline__ float larger_magnitude(float largest, float value) {
   return fabsf(value) > largest || value != value ? fabsf(value) : largest;
 }
 
-/// Rounds a head to 8 bits. for_each(put) calls put(i, feature i) for the features of the lane, the same ones
-/// each time. Every lane of the warp must call it.
+/// Quantizes a head to 8 bits. for_each(put) must call put(i, feature i) for the lane's features, the same
+/// ones each time. Every lane of the warp must call this.
 template <typename ForEach>
 __device__ __forceinline__ void store_rounded(const ForEach& for_each, int size, std::int8_t* to) {
   float largest = 0.0f;
@@ -89,7 +89,7 @@ __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* p
   if (head >= heads) return;
   const float* const x = projected + (static_cast<std::int64_t>(token) * heads + head) * size;
   const float* const rotations = to.rotations + static_cast<std::int64_t>(token) * to.rotary;
-  // Head `number` of `count`, as a row of its own or in the row of all.
+  // Head `number` of `count`, as its own row or as part of the row of all heads.
   const auto in_row = [&](int number, int count) {
     return to.heads_together ? HeadOfRow{x - number * size, count * size, number * size}
                              : HeadOfRow{x, size, 0};

@@ -23,11 +23,11 @@ __device__ __forceinline__ float silu(float x) {
   return x / (1.0f + expf(-x));
 }
 
-// A store decides where results go and how they are finished. bias_of(column) is added to a product first;
-// of_row(row) takes the sums of one row. A bias may be loaded before the previous kernel has ended.
+// A store decides where results go and how they are finished. First bias_of(column) is added to a product;
+// then of_row(row) receives the sums of one row. A bias may be loaded before the previous kernel has ended.
 
-// Where columns may be taken kNeighbours at a time, takes_neighbours() is true and put_neighbours(row,
-// column, sums) is there besides.
+// If columns may be stored kNeighbours at a time, takes_neighbours() is true and the store also has
+// put_neighbours(row, column, sums).
 
 /// bias[column], or 0 without a bias.
 __device__ __forceinline__ float bias_at(const float* bias, int column) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ float bias_at(const float* bias, int column) {
 constexpr int kNeighbours = 4;
 using Neighbours = Vector<float, kNeighbours>;
 
-/// sums + bias, from that column on.
+/// sums + bias, from column `column` on.
 __device__ __forceinline__ Neighbours with_bias(Neighbours sums, const float* bias, int column) {
   if (bias == nullptr) return sums;
   const Neighbours own = load_parameters<kNeighbours>(bias + column);
@@ -55,7 +55,7 @@ struct StoreRow {
 
   __device__ float bias_of(int column) const { return bias_at(bias, column); }
 
-  /// What the epilogue adds to that result.
+  /// The number that the epilogue adds to the result at `place`.
   __device__ float residual(std::int64_t place) const {
     return epilogue == Epilogue::kAdd ? static_cast<const float*>(out)[place] : 0.0f;
   }
@@ -94,7 +94,7 @@ struct StoreRow {
 /// Stores the results of a gated product. Pair p, counted from 0, consists of gate column gate_column(p) and
 /// the column kGateColumns further on.
 struct StoreGated {
-  const float* bias;  ///< of all columns, or null
+  const float* bias;  ///< the bias of all columns, or null
   Epilogue epilogue;
   int width;     ///< the number of pairs; further ones only pad the last group of columns
   DType stored;  ///< the type of `out`
@@ -135,7 +135,7 @@ struct StoreQueryKeyValue {
            is_aligned(queries, DType::kFloat32, kNeighbours) && is_aligned(keys, stored, kNeighbours) &&
            is_aligned(values, stored, kNeighbours);
   }
-  /// All of them are of one head of queries, keys or values.
+  /// Stores neighbouring results, which all belong to one head of queries, keys or values.
   __device__ void put_neighbours(int row, int column, const Neighbours& sums) const {
     const Neighbours finished = with_bias(sums, bias, column);
     if (column < width) {

@@ -1,6 +1,6 @@
-// Instructions without a function in CUDA C++: products on tensor cores, asynchronous copies to shared
-// memory, and a fast power of 2. All need compute capability 8.0, and each has the name of its instruction in
-// the PTX ISA.
+// Instructions for which CUDA C++ has no function: products on tensor cores, asynchronous copies to shared
+// memory, and a fast power of 2. All need compute capability 8.0. Each function is named after its
+// instruction in the PTX ISA.
 //
 // A tensor core multiplies matrices that are spread over the registers of a warp. With group = lane / 4 and
 // pair = lane % 4 · 2, a lane holds two neighbours of
@@ -19,7 +19,8 @@ namespace staircase::cuda {
 
 #ifdef __CUDACC__
 
-/// d += a b, all lanes of the warp together. T is __half or __nv_bfloat16, two in each register.
+/// d += a b. All lanes of the warp must call this together. T is __half or __nv_bfloat16, two in each
+/// register.
 template <typename T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
@@ -40,14 +41,15 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 }
 
-/// An address in the form that shared-memory instructions take.
+/// Converts an address to the form that shared-memory instructions need.
 __device__ __forceinline__ unsigned shared_address(const void* memory) {
   return static_cast<unsigned>(__cvta_generic_to_shared(memory));
 }
 
-/// Loads four 8×8 matrices of 16-bit elements from shared memory, all lanes of the warp together. Lane 8 m +
-/// r names row r of matrix m, 16 aligned bytes. A lane gets two neighbours of row `group` of each matrix, or
-/// of column `group` if transposed. A row-major matrix becomes a b that way.
+/// Loads four 8×8 matrices of 16-bit elements from shared memory. All lanes of the warp must call this
+/// together. Lane 8 m + r passes the address of row r of matrix m, 16 aligned bytes. A lane gets two
+/// neighbours of row `group` of each matrix or, if transposed, of column `group`. Transposing makes a `b`
+/// from a row-major matrix.
 template <bool kTransposed>
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* row) {
 #if __CUDA_ARCH__ >= 800
@@ -65,21 +67,21 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* row) 
 #endif
 }
 
-/// Starts to copy 16 aligned bytes to shared memory.
+/// Starts copying 16 aligned bytes to shared memory.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #endif
 }
 
-/// The copies that the thread has started since the last call form a group.
+/// Makes a group of the copies that the thread has started since the last call.
 __device__ __forceinline__ void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/// Waits for all of the thread's groups but the newest kNewest. Other threads see their data after the next
+/// Waits for all of the thread's groups except the newest kNewest. Other threads see the data after the next
 /// barrier.
 template <unsigned kNewest>
 __device__ __forceinline__ void cp_async_wait_group() {
@@ -99,7 +101,7 @@ __device__ __forceinline__ float ex2_approx_ftz(float x) {
 
 #endif
 
-/// Two numbers, rounded, as a register of a matrix holds them.
+/// Rounds two numbers and packs them into a register, as matrices need them.
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   const Vector<T, 2> both{narrow<T>(low), narrow<T>(high)};

@@ -1,6 +1,6 @@
-// The layout of weights in a GPU's memory: a row for each output, so that a warp reads them in order.
+// The layout of weights in GPU memory: one row per output, so a warp reads its weights in order.
 //
-// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then holds all values first, [out, groups,
+// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then stores first all values, [out, groups,
 // bytes of a group], and then all scales, [out, groups]. Zeros pad each row to whole groups, so every row
 // begins at a multiple of 16 bytes.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace staircase::cuda {
 
-/// Two neighbouring 4-bit weights: the first is the lower half, and 8 is added to both.
+/// Two neighbouring 4-bit weights, both with 8 added. The first is the lower half.
 struct Int4Pair {
   std::uint8_t halves;
 };
@@ -18,7 +18,7 @@ struct Int4Pair {
 template <typename Stored>
 struct Format {
   static constexpr bool kScaled = false;
-  static constexpr int kInElement = 1;  ///< weights
+  static constexpr int kInElement = 1;  ///< weights per element
   static constexpr int kBits = 8 * sizeof(Stored);
   using Scale = float;
 };
@@ -27,13 +27,13 @@ template <>
 struct Format<std::int8_t> {
   static constexpr bool kScaled = true;
   static constexpr int kInElement = 1, kBits = 8;
-  static constexpr int kInputs = kGroup;  ///< of a group
+  static constexpr int kInputs = kGroup;  ///< inputs per group
   static constexpr int kLeast = -127, kMost = 127;
   using Scale = float;
 
-  /// The scale of a group, from its weight furthest from zero.
+  /// The scale of a group, given its weight furthest from zero.
   static __device__ Scale scale(float furthest) { return fabsf(furthest) / 127.0f; }
-  /// Packs kInElement whole numbers.
+  /// Packs kInElement integers into one element.
   static __device__ std::int8_t pack(const int* whole) { return static_cast<std::int8_t>(whole[0]); }
 };
 
@@ -51,7 +51,7 @@ struct Format<Int4Pair> {
   }
 };
 
-/// Number `i` of neighbouring weights, without its scale.
+/// Weight number `i` of neighbouring weights, without its scale.
 template <typename Stored, int kCount>
 __device__ __forceinline__ float weight_of(const Vector<Stored, kCount>& weights, int i) {
   return widen(weights.values[i]);
@@ -70,7 +70,7 @@ struct WeightRow {
   const Stored* values;
   const Scale* scales;  ///< one for each group, if Stored has scales
 
-  /// kCount neighbouring weights, for weight_of; `first` is a multiple of kCount.
+  /// Loads kCount neighbouring weights, for weight_of. `first` must be a multiple of kCount.
   template <int kCount>
   __device__ __forceinline__ auto load(int first) const {
     auto weights = load_vector<divide_up(kCount, kInElement)>(values + first / kInElement);
@@ -79,13 +79,14 @@ struct WeightRow {
     return weights;
   }
 
-  /// The scale of that input's group.
+  /// The scale of the group of `input`.
   __device__ __forceinline__ float scale(int input) const {
     if constexpr (Format<Stored>::kScaled) return widen(scales[input / Format<Stored>::kInputs]);
     return 1.0f;
   }
 
-  /// The same through the read-only cache, which need not wait for the previous kernel.
+  /// The scale of the group of `input`, read through the read-only cache. That need not wait for the previous
+  /// kernel.
   __device__ __forceinline__ float scale_once(int input) const {
     return widen(__ldg(scales + input / Format<Stored>::kInputs));
   }
@@ -100,8 +101,8 @@ struct WeightRows {
 
   Stored* values;
   Scale* scales = nullptr;
-  std::int64_t groups = 0;  ///< of a row
-  std::int64_t elements;    ///< of a row
+  std::int64_t groups = 0;  ///< groups per row
+  std::int64_t elements;    ///< elements per row
 
   explicit WeightRows(const Weight& weight)
       : values(weight.packed.data<Stored>()), elements(weight.in_features) {
@@ -130,7 +131,7 @@ void with_weight_type(DType dtype, void* data, const Use& use) {
   }
 }
 
-/// Calls use(WeightRows) for those weights.
+/// Calls use(WeightRows) with the rows of `weight`.
 template <typename Use>
 void with_rows(const Weight& weight, const Use& use) {
   with_weight_type(weight.packed.dtype(), weight.packed.data<void>(),

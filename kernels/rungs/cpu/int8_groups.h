@@ -1,4 +1,4 @@
-// Numbers in 8 bits: 32 inputs form a group that shares a scale, the largest of them divided by 127.
+// Numbers in 8 bits: 32 inputs form a group that shares a scale, the largest magnitude divided by 127.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@ constexpr std::int64_t groups_of(std::int64_t n_in) {
   return (n_in + kGroup - 1) / kGroup;
 }
 
-/// Rounds `count` numbers, `stride` apart, of one group: number = scale · whole, |whole| <= 127. The rest of
-/// the group becomes 0. Returns the scale; write(i, whole) stores number i.
+/// Rounds `count` numbers of one group, `stride` apart, to whole numbers: number ≈ scale · whole, |whole| <=
+/// 127. The rest of the group becomes 0. Returns the scale. write(i, whole) must store number i.
 template <typename Write>
 float round_group(const float* numbers, std::int64_t stride, std::int64_t count, const Write& write) {
   float most = 0.0f;
@@ -27,8 +27,8 @@ float round_group(const float* numbers, std::int64_t stride, std::int64_t count,
   return most / 127.0f;
 }
 
-/// w [n_in, n_out] in panels of groups: [n_out / 64, n_in / 32]. store(group, i, column, whole) writes a
-/// number.
+/// Packs w [n_in, n_out] into panels of groups, [n_out / 64, n_in / 32]. store(group, i, column, whole) must
+/// write a number.
 template <typename Group, typename Store>
 Memory<Group> packed_groups(const ProductShape& shape, const float* w, const Store& store) {
   Memory<Group> groups(panels_of(shape.n_out) * groups_of(shape.n_in));
@@ -43,8 +43,8 @@ Memory<Group> packed_groups(const ProductShape& shape, const float* w, const Sto
   return groups;
 }
 
-/// A group of W for VPDPBUSD, which adds the products of four neighbouring bytes. It takes one side without
-/// signs, so the numbers are 128 more than they mean.
+/// A group of W for VPDPBUSD, which adds the products of four neighbouring bytes. Its first operand is
+/// unsigned, so 128 is added to each number.
 struct QuadGroup {
   float scales[kPanel];
   std::uint8_t wholes[kGroup / 4][kPanel][4];
@@ -57,13 +57,13 @@ inline Memory<QuadGroup> packed_quads(const ProductShape& shape, const float* w)
       });
 }
 
-/// A group of a row of x, for the other side.
+/// A group of a row of x, for the signed operand.
 struct RowGroup {
   float scale;
-  std::int32_t start;  // -128 · the sum of the whole numbers: what the 128 of W add too much
+  std::int32_t start;  // -128 · the sum of the whole numbers: cancels the 128 added to W
   std::int8_t wholes[kGroup];
 
-  /// Four neighbours in one number.
+  /// Four neighbouring bytes as one number.
   std::int32_t quad(int q) const {
     std::int32_t four;
     std::memcpy(&four, wholes + 4 * q, sizeof(four));
@@ -81,7 +81,7 @@ inline void round_row(const float* x, std::int64_t n_in, RowGroup* groups) {
   }
 }
 
-/// All rows of x, for groups [rows, n_in / 32].
+/// Rounds all rows of x to groups [rows, n_in / 32].
 inline void round_rows(ThreadTeam& team, const ProductShape& shape, const float* x, RowGroup* groups) {
   parallel_ranges(team, shape.rows, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {

@@ -1,6 +1,5 @@
-// W in panels of 64 columns: [n_out / 64, n_in, 64], the last one padded with zeros. A panel is read from
-// front to back, so each line of memory that arrives is used whole, and the processor sees which one comes
-// next.
+// W in panels of 64 columns: [n_out / 64, n_in, 64], the last panel padded with zeros. A panel is read from
+// front to back, so every byte of a cache line is used, and the processor can predict the next line.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -19,7 +18,7 @@ constexpr std::int64_t panels_of(std::int64_t n_out) {
   return (n_out + kPanel - 1) / kPanel;
 }
 
-/// Numbers that begin at a line of the cache, zeros at first.
+/// An array of numbers, aligned to a cache line and initially 0.
 template <typename T>
 class Memory {
  public:
@@ -38,7 +37,7 @@ class Memory {
   hwy::AlignedFreeUniquePtr<T[]> values_;
 };
 
-/// w [n_in, n_out] in panels, each number as `convert` returns it.
+/// Packs w [n_in, n_out] into panels. `convert` is applied to each number.
 template <typename T, typename Convert>
 Memory<T> packed(const ProductShape& shape, const float* w, const Convert& convert) {
   Memory<T> panels(panels_of(shape.n_out) * shape.n_in * kPanel);
@@ -54,7 +53,8 @@ inline Memory<float> packed(const ProductShape& shape, const float* w) {
   return packed<float>(shape, w, [](float value) { return value; });
 }
 
-/// w [n_in, n_out] as bfloat16, two neighbours of a column together: [n_out / 64, n_in / 2, 64, 2].
+/// Packs w [n_in, n_out] as bfloat16, with two neighbours of a column together: [n_out / 64, n_in / 2, 64,
+/// 2].
 inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float* w) {
   const std::int64_t pairs = (shape.n_in + 1) / 2;
   Memory<std::uint16_t> panels(panels_of(shape.n_out) * pairs * kPanel * 2);
@@ -67,7 +67,7 @@ inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float
   return panels;
 }
 
-/// The columns that panel p has of the result: 64, or fewer in the last one.
+/// The number of columns of the result in panel p: 64, or fewer in the last panel.
 inline std::int64_t columns_of(const ProductShape& shape, std::int64_t p) {
   return std::min(kPanel, shape.n_out - p * kPanel);
 }

@@ -1,5 +1,5 @@
 // A ladder is one operation in several forms, from the plain loop to the one that the engine runs. Each rung
-// is a file with one new idea, complete in itself: read it beside the rung below.
+// is a complete file with one new idea: compare it with the rung below.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ struct ProductShape {
   std::int64_t rows, n_in, n_out;
 };
 
-/// The product with one W, which the constructor has brought into the form that the rung reads.
+/// Multiplies by one W, which the constructor converts to the layout that the rung reads.
 class Product {
  public:
   virtual ~Product() = default;
   /// Writes y [rows, n_out] for x [rows, n_in].
   virtual void run(const float* x, float* y) = 0;
-  /// Of W, in that form.
+  /// The bytes of W in this layout.
   virtual std::int64_t weight_bytes() const = 0;
 };
 
 struct Rung {
-  std::string_view name;  ///< "4-packed-panels", like its file
-  std::string_view idea;  ///< in one line
-  /// `w` [n_in, n_out] is read only here. `team` must outlive the product; most rungs use only the caller's
-  /// thread.
+  std::string_view name;  ///< the name of its file, such as "4-packed-panels"
+  std::string_view idea;  ///< the idea in one line
+  /// Reads `w` [n_in, n_out] only during this call. `team` must outlive the product; most rungs use only the
+  /// caller's thread.
   std::unique_ptr<Product> (*prepare)(const ProductShape& shape, const float* w, ThreadTeam& team);
-  /// What this processor or this build lacks for the rung; empty if nothing.
+  /// The feature that this processor or this build lacks for the rung; empty if none.
   std::string_view lacks = {};
 };
 
@@ -46,9 +46,9 @@ constexpr Rung rung(std::string_view name, std::string_view idea, std::string_vi
           lacks};
 }
 
-/// One token: memory is the limit. 2 · n_in · n_out operations for that many weights.
+/// The rungs for one token, where memory is the limit: 2 · n_in · n_out operations for n_in · n_out weights.
 std::span<const Rung> matvec_ladder();
-/// A prompt: arithmetic is the limit, since each weight is used for `rows` rows.
+/// The rungs for a prompt, where arithmetic is the limit, because each weight is used for `rows` rows.
 std::span<const Rung> product_ladder();
 
 }  // namespace staircase::rungs

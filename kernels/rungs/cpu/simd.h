@@ -1,4 +1,4 @@
-// Vectors of this processor, by Highway: the widest that the compiler was told of, up to 16 floats.
+// Vectors of this processor, from Highway: the widest that the compiler may use, up to 16 floats.
 #pragma once
 
 #include <hwy/highway.h>
@@ -12,7 +12,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<Floats>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
-/// Of one row of a panel.
+/// The vectors of one row of a panel.
 constexpr int kVectors = static_cast<int>(kPanel) / kLanes;
 
 /// Stores the first `count` of 64 sums.

@@ -1,4 +1,4 @@
-// Memory of a GPU with a stream, for tests and measurements of rungs.
+// GPU memory with a stream, for tests and measurements of rungs.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace staircase::rungs {
 
-/// Frees everything in its destructor. All functions throw if the GPU fails.
+/// Allocates GPU memory and frees all of it in the destructor. All functions throw if the GPU fails.
 class GpuMemory {
  public:
   GpuMemory() {
@@ -23,7 +23,7 @@ class GpuMemory {
 
   void wait() const { cuda::check(cudaStreamSynchronize(stream_), "a rung ran"); }
 
-  /// A copy of the numbers.
+  /// Copies the numbers to GPU memory and returns their address.
   template <typename T>
   T* put(const std::vector<T>& values) {
     void* memory = nullptr;
@@ -49,7 +49,8 @@ class GpuMemory {
   std::vector<void*> allocated_;
 };
 
-/// A kernel that copies: what a rung comes after, as in a model. kernels/rungs/cuda/copy_by_kernel.cu has it.
+/// Copies `count` numbers with a kernel, so that a rung follows another kernel, as in a model. Defined in
+/// kernels/rungs/cuda/copy_by_kernel.cu.
 void copy_by_kernel(const float* from, float* to, int count, cuda::Stream stream);
 
 }  // namespace staircase::rungs

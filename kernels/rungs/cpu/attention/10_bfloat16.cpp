@@ -1,4 +1,4 @@
-// Keys and values as bfloat16 numbers: half of the bytes, and the same loops.
+// Keys and values are bfloat16 numbers: half of the bytes, the same loops.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 
@@ -29,7 +29,7 @@ class BFloat16 final : public Attention {
   std::int64_t cache_bytes() const override { return cache_.bytes(); }
 
  private:
-  /// Adds the block of that position to the heads of a group.
+  /// Adds the block that begins at position `first` to the heads of a group.
   void attend(const float* queries, std::int64_t kv_head, std::int64_t first,
               std::vector<OnlineSoftmax>& heads) const {
     const std::int64_t size = shape_.head_size, count = std::min(kBlock, shape_.positions - first);

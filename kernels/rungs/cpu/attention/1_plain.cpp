@@ -1,7 +1,7 @@
-// The definition: scores, their softmax, and for each feature the mean of all values with those weights.
+// The definition: compute the scores, their softmax, and for each feature the weighted mean of all values.
 //
-// The last loop walks down a column of the values, head_size numbers from one position to the next: of each
-// line of 64 bytes it uses 4.
+// The last loop goes down a column of the values, in steps of head_size numbers. Of each cache line of 64
+// bytes it uses only 4.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,5 +1,5 @@
-// Values in the order of memory: a position adds its share to all features before the next one comes. Each
-// line that arrives is used whole.
+// Values are read in the order of memory: one position adds its share to all features, then the next position
+// follows. Every byte of a cache line is used.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,5 +1,5 @@
-// Dot products in vectors. Floating-point addition depends on its order, so the compiler may not do this by
-// itself: a sum of 64 products stays 64 additions, each of which waits for the one before.
+// Dot products use vectors. Floating-point addition depends on its order, so the compiler may not vectorize
+// it by itself: a sum of 64 products stays 64 additions, each of which waits for the previous one.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,6 +1,6 @@
-// Exponentials in vectors, too. exp is a polynomial of some 10 steps, and std::exp computes one at a time.
-// The largest score is found 16 at a time, and the division comes last: once per feature, not once per
-// position.
+// Exponentials also use vectors. exp is a polynomial of about 10 steps, and std::exp computes one at a time.
+// The largest score is found by comparing 16 at a time. The division comes last: once per feature, not once
+// per position.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
-// Keys in panels: those of 64 positions lie together feature by feature, as the columns of a matrix do in the
-// other ladders. A dot product ends with adding up a vector's lanes, some eight instructions; here each lane
-// has a position of its own, and nothing is left to add.
+// Keys are packed in panels: the keys of 64 positions lie together feature by feature, like the columns of a
+// matrix in the other ladders. A dot product must add up a vector's lanes, which takes about eight
+// instructions. With panels each lane has its own position, so no lanes are added up.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 

@@ -1,5 +1,5 @@
-// Query heads that share a key head take each block together (Ainslie et al. 2023): it comes from memory
-// once, and from the L1 cache for the others.
+// Query heads that share a key head process each block together (Ainslie et al. 2023). The first head reads
+// the block from memory, and the others read it from the L1 cache.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 

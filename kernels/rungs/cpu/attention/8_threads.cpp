@@ -1,5 +1,5 @@
-// Each thread takes some of the key heads with their queries. Three heads on two threads are two for one and
-// one for the other: the second waits for a third of the time.
+// Each thread computes some of the key heads with their queries. With three heads, one of two threads
+// computes two and the other one: the second thread is idle half of the time.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 

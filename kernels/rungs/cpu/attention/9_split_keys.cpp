@@ -1,6 +1,6 @@
-// Threads share the positions instead of the heads, so each has as many, whatever the number of heads (Dao et
-// al. 2023, Flash-Decoding). A head that two threads have begun is put together at the end: sums that are
-// relative to different largest scores add up like those of two blocks.
+// Threads share the positions instead of the heads, so all threads get equal work, whatever the number of
+// heads (Dao et al. 2023, Flash-Decoding). If two threads share a head, their sums are merged at the end.
+// Sums relative to different largest scores add up like the sums of two blocks.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 
@@ -31,7 +31,7 @@ class SplitKeys final : public Attention {
   std::int64_t cache_bytes() const override { return cache_.bytes(); }
 
  private:
-  /// Adds the block of that position to the heads of a group.
+  /// Adds the block that begins at position `first` to the heads of a group.
   void attend(const float* queries, std::int64_t kv_head, std::int64_t first,
               std::vector<OnlineSoftmax>& heads) const {
     const std::int64_t size = shape_.head_size, count = std::min(kBlock, shape_.positions - first);

@@ -1,5 +1,5 @@
-// Keys and values as most rungs read them: [n_kv_head, positions, head_size] each, so the positions of a head
-// follow each other in memory.
+// Keys and values as most rungs read them: both are [n_kv_head, positions, head_size], so the positions of a
+// head follow each other in memory.
 #pragma once
 
 #include <cmath>
@@ -33,8 +33,8 @@ class Cache {
   Memory<T> keys_, values_;
 };
 
-/// The same, but the keys of 64 positions lie as a panel of the matrix product: [n_kv_head, blocks,
-/// head_size, 64], the last one padded with zeros. So one feature of 64 positions is read at once.
+/// Keys and values, where the keys of 64 positions form a panel as in the matrix product: [n_kv_head, blocks,
+/// head_size, 64], the last block padded with zeros. So one feature of 64 positions is read at once.
 template <typename T>
 class PackedCache {
  public:
@@ -67,7 +67,7 @@ class PackedCache {
   Memory<T> keys_, values_;
 };
 
-/// What a dot product of query and key is multiplied by.
+/// The factor for a dot product of query and key.
 inline float scale_of(const AttentionShape& shape) {
   return 1.0f / std::sqrt(static_cast<float>(shape.head_size));
 }

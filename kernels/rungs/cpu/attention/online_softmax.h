@@ -1,5 +1,5 @@
-// A softmax of scores that come in blocks (Milakov and Gimelshein 2018, section 3), and the mean of the
-// values with its weights, of rung 5 and those above it.
+// A softmax of scores that arrive in blocks (Milakov and Gimelshein 2018, section 3), and the mean of the
+// values with these weights. Rungs 5 to 10 use it.
 #pragma once
 
 #include <hwy/contrib/math/math-inl.h>
@@ -11,15 +11,15 @@
 
 namespace staircase::rungs::attention {
 
-/// Positions of a block: their scores and 64 keys of 64 floats, 16 KB, stay in the L1 cache.
+/// The positions of a block. Their scores and 64 keys of 64 floats, 16 KB, stay in the L1 cache.
 constexpr std::int64_t kBlock = kPanel;
 
 class OnlineSoftmax {
  public:
   explicit OnlineSoftmax(std::int64_t head_size) : out_(static_cast<std::size_t>(head_size)) {}
 
-  /// Adds `count` positions, of which `scores` [kBlock] has one each; the other scores are -infinity.
-  /// `values` is [count, head_size]. Overwrites the scores.
+  /// Adds `count` positions. `scores` [kBlock] holds their scores first, then -infinity. `values` is [count,
+  /// head_size]. Overwrites the scores.
   template <typename T>
   void add(float* scores, const T* values, std::int64_t count) {
     const Floats d;
@@ -38,7 +38,7 @@ class OnlineSoftmax {
     for (; f < size; f += kLanes) add_values<1>(scores, values, count, f);
   }
 
-  /// Adds all positions of another.
+  /// Adds all positions of another OnlineSoftmax.
   void add(OnlineSoftmax other) {
     raise(other.largest_);
     other.raise(largest_);
@@ -46,14 +46,14 @@ class OnlineSoftmax {
     add_scaled(1.0f, other.out_.data(), std::ssize(out_), out_.data());
   }
 
-  /// Writes the mean, [head_size].
+  /// Writes the weighted mean to out [head_size].
   void finish(float* out) const {
     for (const float value : out_) *out++ = value / sum_;
   }
 
  private:
-  /// The block is in the cache, so its columns may be read: the sums of some features from `f` on stay in
-  /// registers.
+  /// Adds the values' features from `f` on, whose sums stay in registers. Reading columns is fast, because
+  /// the block is in the cache.
   template <int kTogether, typename T>
   void add_values(const float* weights, const T* values, std::int64_t count, std::int64_t f) {
     const Floats d;
@@ -67,7 +67,7 @@ class OnlineSoftmax {
     for (int v = 0; v < kTogether; ++v) hn::StoreU(sums[v], d, out_.data() + f + v * kLanes);
   }
 
-  /// All weights so far are relative to the largest score so far. A larger one makes them smaller.
+  /// All weights are relative to the largest score so far. If `score` is larger, shrinks them.
   void raise(float score) {
     if (score <= largest_) return;
     const float factor = std::exp(largest_ - score);
@@ -80,8 +80,8 @@ class OnlineSoftmax {
   std::vector<float> out_;
 };
 
-/// The scores of a query [size] with a panel of keys [size, kBlock], of which `count` are there: what a row
-/// times a panel is in the ladder of the matrix-vector product.
+/// Computes the scores of a query [size] with a panel of keys [size, kBlock], of which `count` exist, as the
+/// matrix-vector ladder multiplies a row by a panel.
 template <typename T>
 void score_panel(const float* query, const T* panel, std::int64_t count, std::int64_t size, float scale,
                  float* scores) {
@@ -96,7 +96,7 @@ void score_panel(const float* query, const T* panel, std::int64_t count, std::in
   std::fill(scores + count, scores + kBlock, -std::numeric_limits<float>::infinity());
 }
 
-/// The scores of a query with `count` keys, at most kBlock, [count, size].
+/// Computes the scores of a query with keys [count, size]; `count` is at most kBlock.
 template <typename T>
 void score(const float* query, const T* keys, std::int64_t count, std::int64_t size, float scale,
            float* scores) {

@@ -1,4 +1,4 @@
-// The two loops over the features of a head, in vectors of this processor.
+// The two loops over the features of a head, with the vectors of this processor.
 #pragma once
 
 #include "kernels/rungs/cpu/simd.h"
@@ -8,13 +8,13 @@ namespace staircase::rungs::attention {
 inline Vector load(const float* numbers) {
   return hn::LoadU(Floats(), numbers);
 }
-/// bfloat16 numbers are the upper halves of floats.
+/// Loads bfloat16 numbers, which are the upper halves of floats.
 inline Vector load(const std::uint16_t* numbers) {
   const auto halves = hn::LoadU(hn::Rebind<std::uint16_t, Floats>(), numbers);
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(hn::Rebind<std::uint32_t, Floats>(), halves)));
 }
 
-/// The sum of query[f] key[f]: kLanes sums grow side by side.
+/// Returns the sum of query[f] key[f], from kLanes partial sums.
 template <typename T>
 float dot(const float* query, const T* key, std::int64_t size) {
   Vector sums = hn::Zero(Floats());

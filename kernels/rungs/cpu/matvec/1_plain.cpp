@@ -1,7 +1,7 @@
-// The definition: an output is the sum over all inputs.
+// The definition: each output is a sum over all inputs.
 //
-// The inner loop goes down a column of W. Neighbours in a column lie n_out numbers apart, so each one brings
-// a line of 64 bytes from memory and uses 4 of them. And every addition waits for the one before.
+// The inner loop goes down a column of W. Neighbours in a column lie n_out numbers apart, so each one fetches
+// a cache line of 64 bytes and uses 4 of them. In addition, each sum waits for the previous addition.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 
 namespace staircase::rungs::matvec {

@@ -1,7 +1,7 @@
-// The two loops change places. Now the inner one goes along a row of W, so each line of memory is used whole.
+// The two loops are swapped. Now the inner loop goes along a row of W, so every byte of a cache line is used.
 //
 // The compiler does the rest: neighbouring outputs do not depend on each other, so one instruction computes 8
-// or 16 of them. What is left to save: y is read and written again for each input.
+// or 16 of them. One waste remains: y is read and written again for each input.
 #include <algorithm>
 
 #include "kernels/rungs/cpu/matvec/matvec.h"

@@ -1,7 +1,7 @@
-// The sums of 64 outputs stay in registers while all inputs pass: y is written once.
+// The sums of 64 outputs stay in registers during the loop over all inputs, so y is written once.
 //
-// But W is now read in pieces of 64 numbers, each in another row: 256 bytes here, and the next ones a whole
-// row further. The processor prefetches neighbours in memory, and the next piece is none.
+// But W is now read in pieces of 64 numbers, 256 bytes, each in another row. The processor prefetches
+// neighbours in memory, but the next piece is a whole row away.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
 
@@ -26,7 +26,7 @@ class Registers final : public Product {
   std::int64_t weight_bytes() const override { return std::ssize(w_) * 4; }
 
  private:
-  /// 64 outputs from `w` on.
+  /// Computes 64 outputs, whose columns of W begin at `w`.
   void multiply(const float* x, const float* w, float* y) const {
     const Floats d;
     Vector sums[kVectors];

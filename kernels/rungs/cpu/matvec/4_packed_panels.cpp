@@ -1,5 +1,5 @@
 // W is packed once, when it is loaded: 64 columns become a panel, whose rows follow each other in memory. The
-// loop of the rung before then reads memory from front to back, which the processor prefetches by itself.
+// loop of rung 3 then reads memory from front to back, which the processor prefetches by itself.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
 

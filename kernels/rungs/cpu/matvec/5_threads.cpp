@@ -1,5 +1,5 @@
-// Each thread takes its share of the panels: no two threads write the same outputs. One core alone cannot
-// keep enough reads under way to fill the memory; several can.
+// Each thread computes its share of the panels, so no two threads write the same outputs. One core alone
+// cannot keep enough reads in flight to use the full memory bandwidth; several cores can.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
 

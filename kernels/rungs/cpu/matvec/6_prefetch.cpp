@@ -1,13 +1,13 @@
-// A request to memory takes some 100 ns, in which a core could read thousands of bytes. The processor's own
-// prefetcher stays within a page of 4 KB and starts again in the next. So each step prefetches the lines that
-// are needed 4 KB later: then the next page is under way before this one ends.
+// A read from memory takes about 100 ns, in which a core could process thousands of bytes. The processor's
+// own prefetcher stays within a page of 4 KB and starts again in the next page. So each step prefetches the
+// lines that are needed 4 KB later, and the next page is in flight before this one ends.
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
 
 namespace staircase::rungs::matvec {
 namespace {
 
-constexpr std::int64_t kAhead = 1024;  // numbers of 4 bytes; beyond the last panel nothing is read
+constexpr std::int64_t kAhead = 1024;  // numbers of 4 bytes; a prefetch beyond the last panel reads nothing
 
 class Prefetch final : public Product {
  public:

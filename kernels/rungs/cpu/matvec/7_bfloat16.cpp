@@ -1,6 +1,6 @@
 // bfloat16 is the upper half of a float: the same exponents, 8 bits of precision. W takes half the bytes, and
-// memory is the limit, so a product takes half the time. On the way into the register each number becomes a
-// float again: 16 zero bits below it.
+// memory is the limit, so a product takes half the time. When a number is loaded into a register, it becomes
+// a float again by appending 16 zero bits.
 #include "kernels/half.h"
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"
@@ -8,7 +8,7 @@
 namespace staircase::rungs::matvec {
 namespace {
 
-constexpr std::int64_t kAhead = 2048;  // numbers of 2 bytes; beyond the last panel nothing is read
+constexpr std::int64_t kAhead = 2048;  // numbers of 2 bytes; a prefetch beyond the last panel reads nothing
 
 class BFloat16 final : public Product {
  public:

@@ -1,9 +1,9 @@
-// 8 bits a weight: again half the bytes. 32 inputs of a column share a scale, so a product is
+// 8 bits per weight halve the bytes again. 32 inputs of a column share a scale, so a product is
 //
 //   y = Σ over groups of  scale · Σ over 32 inputs of x · whole
 //
-// Each whole number becomes a float on its way into the register. With 2 threads that conversion, not the
-// memory, may now be the limit.
+// Each whole number is converted to a float when it is loaded into a register. With 2 threads this
+// conversion, not the memory, may now be the limit.
 #include "kernels/rungs/cpu/int8_groups.h"
 #include "kernels/rungs/cpu/matvec/matvec.h"
 #include "kernels/rungs/cpu/simd.h"

@@ -1,9 +1,9 @@
-// x is rounded to 8 bits too. Then VPDPBUSD multiplies 64 pairs of bytes at once, and adds each four
-// neighbours to a sum of 32 bits: nothing is converted but one sum a group. Four inputs of a column therefore
-// lie together.
+// x is also rounded to 8 bits. Then VPDPBUSD multiplies 64 pairs of bytes at once, and adds each four
+// neighbours to a sum of 32 bits. Only one sum per group is converted to a float. That is why four inputs of
+// a column lie together.
 //
-// The instruction wants one side without signs: W is stored as whole + 128, and Σ x · 128 is taken off again.
-// That number is the same for all columns, so the sums simply begin with it.
+// One operand of the instruction is unsigned, so W is stored as whole + 128, and Σ x · 128 must be
+// subtracted. This number is the same for all columns, so all sums start at -Σ x · 128.
 #include <vector>
 
 #include "kernels/rungs/cpu/int8_groups.h"

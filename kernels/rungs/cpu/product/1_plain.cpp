@@ -1,7 +1,7 @@
 // The definition: element (r, o) is the sum over all inputs of x [r, i] · w [i, o].
 //
-// The inner loop goes down a column of W, as in the first rung of the matrix-vector product. Of each line of
-// 64 bytes it uses 4, and every addition waits for the one before.
+// The inner loop goes down a column of W, as in the first rung of the matrix-vector product. Of each cache
+// line of 64 bytes it uses only 4, and every addition waits for the previous one.
 #include <vector>
 
 #include "kernels/rungs/cpu/product/product.h"

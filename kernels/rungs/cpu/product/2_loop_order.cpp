@@ -1,7 +1,7 @@
-// The two inner loops change places: along a row of W, with 8 or 16 neighbours an instruction. The compiler
-// does that by itself, since neighbouring elements do not depend on each other.
+// The two inner loops are swapped: the innermost now goes along a row of W. The compiler itself computes 8 or
+// 16 neighbouring elements per instruction, because they do not depend on each other.
 //
-// What is left to save: every row of x reads all of W again, from beyond the caches.
+// One waste remains: every row of x reads all of W again, from memory or a shared cache.
 #include <algorithm>
 #include <vector>
 

@@ -1,8 +1,8 @@
-// A block of W, 64 inputs by 1,024 outputs, is 256 KB: it stays in the second-level cache while all rows of x
-// pass. So W comes from memory once, not once a row.
+// A block of W, 64 inputs by 1,024 outputs, is 256 KB. It stays in the second-level cache while all rows of x
+// pass, so W is read from memory once, not once per row.
 //
-// What is left to save: each multiply-add still reads and writes its sum, and reads a weight from the second
-// level.
+// One waste remains: each multiply-add still reads and writes its sum, and reads a weight from the
+// second-level cache.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,7 @@
 namespace staircase::rungs::product {
 namespace {
 
-constexpr std::int64_t kInputs = 64, kOutputs = 1024;  // of a block
+constexpr std::int64_t kInputs = 64, kOutputs = 1024;  // size of a block
 
 class CacheBlocks final : public Product {
  public:

@@ -1,8 +1,9 @@
-// W is packed into panels of 64 columns when it is loaded. A panel takes 4 bytes · 64 · n_in in one piece, so
-// nothing is fetched that is not used. 64 sums of a row stay in registers along the depth.
+// W is packed into panels of 64 columns when it is loaded. A panel is one piece of 4 · 64 · n_in bytes, so no
+// unused byte is fetched. 64 sums of a row stay in registers along the depth.
 //
-// What is left to save: each multiply-add loads a vector of W. A core loads two vectors a cycle, mostly from
-// the second level here. It could do two multiply-adds on data that is already in registers.
+// One waste remains: each multiply-add loads a vector of W, mostly from the second-level cache. A core loads
+// at most two vectors per cycle. It could do two multiply-adds per cycle on data that is already in
+// registers.
 #include "kernels/rungs/cpu/product/product.h"
 #include "kernels/rungs/cpu/simd.h"
 

@@ -1,14 +1,14 @@
-// A tile of sums stays in registers: 6 rows by 4 vectors are 24 of the 32 registers of AVX-512. Four vectors
-// of W and six numbers of x are loaded for 24 multiply-adds, where the rung before loaded five for four: now
-// the arithmetic is the limit. With 16 registers, two vectors a row leave room (6 by 2, Goto and van de Geijn
-// 2008, section 4).
+// A tile of sums stays in registers: 6 rows by 4 vectors fill 24 of the 32 registers of AVX-512. For 24
+// multiply-adds, four vectors of W and six numbers of x are loaded. Rung 4 needed five loads for four
+// multiply-adds; now arithmetic is the limit. With 16 registers, a tile has 6 rows by 2 vectors (Goto and van
+// de Geijn 2008, section 4).
 #include "kernels/rungs/cpu/product/product.h"
 #include "kernels/rungs/cpu/simd.h"
 
 namespace staircase::rungs::product {
 namespace {
 
-constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns of vectors
+constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns counted in vectors
 
 class RegisterTile final : public Product {
  public:
@@ -37,7 +37,7 @@ class RegisterTile final : public Product {
     }
   }
 
-  /// With fewer than 6 rows the last one is computed several times, which costs no more than a test would.
+  /// With fewer than 6 rows, the last row is computed several times, which costs no more than a test would.
   void multiply_tile(const float* x, std::int64_t count, const float* panel,
                      float (*out)[kColumns * kLanes]) const {
     const Floats d;

@@ -1,12 +1,12 @@
-// Each thread multiplies its share of the panels, so that it reads its own part of W and writes its own
-// columns. All threads read the same x, which the shared cache holds once.
+// Each thread multiplies its share of the panels, so it reads its own part of W and writes its own columns.
+// All threads read the same x, which the shared cache holds only once.
 #include "kernels/rungs/cpu/product/product.h"
 #include "kernels/rungs/cpu/simd.h"
 
 namespace staircase::rungs::product {
 namespace {
 
-constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns of vectors
+constexpr int kRows = 6, kColumns = kLanes == 16 ? 4 : 2;  // columns counted in vectors
 
 class Threads final : public Product {
  public:
@@ -37,7 +37,7 @@ class Threads final : public Product {
     }
   }
 
-  /// With fewer than 6 rows the last one is computed several times, which costs no more than a test would.
+  /// With fewer than 6 rows, the last row is computed several times, which costs no more than a test would.
   void multiply_tile(const float* x, std::int64_t count, const float* panel,
                      float (*out)[kColumns * kLanes]) const {
     const Floats d;

@@ -1,6 +1,6 @@
-// VDPBF16PS multiplies 32 pairs of bfloat16 numbers, adds each two neighbours and the sum: twice the
-// multiply-adds of an instruction on floats. Two inputs of a column therefore lie together in a panel, and x
-// is rounded first.
+// VDPBF16PS multiplies 32 pairs of bfloat16 numbers and adds each two neighbouring products to a sum: twice
+// the multiply-adds of an instruction on floats. So two inputs of a column lie together in a panel, and x is
+// rounded first.
 #include <cstring>
 
 #include "kernels/rungs/cpu/product/product.h"
@@ -39,7 +39,7 @@ class BFloat16 final : public Product {
   std::int64_t weight_bytes() const override { return panels_.bytes(); }
 
  private:
-  /// The rows of x are followed by rows of zeros, so a tile always has six.
+  /// Multiplies one tile. Rows of zeros follow the rows of x, so a tile always has six rows.
   void multiply_tile(std::int64_t p, std::int64_t first, float* y) const {
     const std::uint16_t* const panel = panels_.data() + p * pairs_ * kPanel * 2;
     const std::uint16_t* const x = x_.data() + first * pairs_ * 2;

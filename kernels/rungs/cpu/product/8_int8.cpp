@@ -1,5 +1,5 @@
-// VPDPBUSD on bytes, as in the last rung of the matrix-vector product: four products for each sum. The price
-// is the scale: after 32 inputs the sums become floats and are multiplied by the scales of both sides.
+// VPDPBUSD multiplies bytes, as in the last rung of the matrix-vector product: four products for each sum.
+// Scales add work: after every 32 inputs the sums become floats and are multiplied by the scales of x and W.
 #include "kernels/rungs/cpu/int8_groups.h"
 #include "kernels/rungs/cpu/product/product.h"
 #include "kernels/rungs/cpu/simd.h"

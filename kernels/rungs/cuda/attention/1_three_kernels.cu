@@ -1,12 +1,12 @@
-// The definition, a kernel for each of its steps: scores, their softmax, and the mean of the values with
-// these weights. A kernel is over before the next begins, so scores and weights go through memory.
+// The definition, with one kernel for each step: the scores, their softmax, and the weighted mean of the
+// values. Each kernel ends before the next begins, so scores and weights go through memory.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/attention/attention.h"
 
 namespace staircase::rungs::gpu_attention {
 namespace {
 
-/// A thread for each position.
+/// One thread per position.
 __global__ void score(Attention a) {
   const int position = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   const int head = static_cast<int>(blockIdx.y);
@@ -17,7 +17,7 @@ __global__ void score(Attention a) {
   a.scores[head * a.positions + position] = sum * a.scale;
 }
 
-/// A block for each head.
+/// One block per head.
 __global__ void soften(Attention a) {
   const int thread = static_cast<int>(threadIdx.x);
   float* const scores = a.scores + static_cast<int>(blockIdx.x) * a.positions;
@@ -29,7 +29,7 @@ __global__ void soften(Attention a) {
   for (int p = thread; p < a.positions; p += kThreads) scores[p] = expf(scores[p] - largest) / sum;
 }
 
-/// A thread for each feature.
+/// One thread per feature.
 __global__ void add_values(Attention a) {
   const int feature = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x);
   if (feature >= a.stride) return;

@@ -1,5 +1,5 @@
-// A block for each head: its scores stay in shared memory, 4 bytes for each position. One kernel instead of
-// three, and neither scores nor weights travel.
+// One block computes a head, and its scores stay in shared memory, 4 bytes per position. One kernel replaces
+// three, and neither scores nor weights go through memory.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/attention/attention.h"
 
@@ -21,7 +21,7 @@ __global__ void attend(Attention a) {
   }
   largest = block_max<kThreads>(largest);
   for (int p = thread; p < a.positions; p += kThreads) sum += scores[p] = expf(scores[p] - largest);
-  sum = block_sum<kThreads>(sum);  // its barriers also show all weights to all threads
+  sum = block_sum<kThreads>(sum);  // its barriers also make all weights visible to all threads
 
   if (thread >= a.stride) return;
   float feature = 0.0f;

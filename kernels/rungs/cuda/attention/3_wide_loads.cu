@@ -1,5 +1,5 @@
-// Eight lanes share a key, 16 bytes each: 128 neighbouring bytes, where rung 2 let 32 lanes read in 32 keys.
-// They also share the rows of values, so that all threads work for the last loop.
+// Eight lanes share a key and read 16 bytes each, 128 neighbouring bytes together. In rung 2, 32 lanes read
+// from 32 different keys. Threads also share the rows of values, so all of them work in the last loop.
 #include "kernels/rungs/cuda/attention/attention.cuh"
 
 namespace staircase::rungs::gpu_attention {
@@ -19,7 +19,7 @@ __device__ void score_keys(const Attention& a, int head, float* scores) {
   }
 }
 
-/// The sum of all values, each times its weight: four features of it, in the threads with row 0.
+/// Returns four features of the weighted sum of all values, in the threads with row 0.
 __device__ float4 add_values(const Attention& a, int head, const Rows& own, const float* weights) {
   float4 sum{};
   for (int p = own.row; own.row < own.rows && p < a.positions; p += own.rows) {

@@ -1,6 +1,6 @@
-// The keys come in pieces of 128. Their weights are relative to the largest score so far; when a larger one
-// comes, all sums so far shrink (online softmax). So shared memory holds the scores of one piece, and a text
-// of any length fits.
+// The keys are processed in pieces of 128. Their weights are relative to the largest score so far. When a
+// larger score comes, all earlier sums shrink (online softmax). So shared memory holds only the scores of one
+// piece, and a sequence of any length fits.
 #include "kernels/rungs/cuda/attention/attention.cuh"
 
 namespace staircase::rungs::gpu_attention {
@@ -51,7 +51,7 @@ __global__ void attend(Attention a) {
       const auto* const value = reinterpret_cast<const float4*>(a.value(head / a.group(), first + k));
       add(features, value[own.column], scores[k]);
     }
-    __syncthreads();  // the next piece writes scores there
+    __syncthreads();  // the next piece overwrites the scores
   }
   features = add_rows(own, features);
   const float sum = block_sum<kThreads>(part.sum);

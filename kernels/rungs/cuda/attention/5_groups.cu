@@ -1,5 +1,5 @@
-// A block for each head of keys takes all query heads that share it (grouped-query attention). It loads each
-// key and value once and uses it for each of them, where rung 4 loads it once for each query head.
+// One block per head of keys computes all query heads that share it (grouped-query attention). It loads each
+// key and value once for all of them, while rung 4 loads it once for each query head.
 #include "kernels/rungs/cuda/attention/attention.cuh"
 
 namespace staircase::rungs::gpu_attention {

@@ -1,6 +1,6 @@
-// Blocks share the keys of a head: with three heads of keys, rung 5 uses three of 132 multiprocessors. Each
-// block stores its sums, not yet divided, with the largest score that they are relative to. Blocks cannot
-// wait for each other, so a second kernel merges them.
+// Several blocks share the keys of a head, because rung 5 uses only three of 132 multiprocessors if a model
+// has three heads of keys. Each block stores its undivided sums, and the largest score that they are relative
+// to. Blocks cannot wait for each other, so a second kernel merges their sums.
 #include "kernels/rungs/cuda/attention/split.cuh"
 
 namespace staircase::rungs::gpu_attention {
@@ -11,7 +11,7 @@ __global__ void attend(Attention a, int share) {
   attend_to(a, static_cast<int>(blockIdx.y), begin, min(begin + share, a.positions));
 }
 
-/// A block for each head.
+/// One block per head.
 __global__ void merge(Attention a, int splits) {
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x);
   const Part* const parts = a.parts + head * kMostSplits;

@@ -1,11 +1,12 @@
-// The last block to finish merges the parts of its heads, so the second kernel is gone. Each block counts
-// itself with an atomic; the fences order its own sums before the count, and the count before the reads.
+// The last block to finish merges the parts of its heads, which makes the second kernel unnecessary. Each
+// block increments an atomic counter. Fences order its own sums before the count, and the count before its
+// reads.
 #include "kernels/rungs/cuda/attention/split.cuh"
 
 namespace staircase::rungs::gpu_attention {
 namespace {
 
-/// As in rung 6.
+/// Merges the parts of a head, as in rung 6.
 __device__ void merge(const Attention& a, int head, int splits) {
   const int thread = static_cast<int>(threadIdx.x);
   const Part* const parts = a.parts + head * kMostSplits;
@@ -19,7 +20,7 @@ __device__ void merge(const Attention& a, int head, int splits) {
   if (thread < a.stride) a.out[head * a.stride + thread] = feature / sum;
 }
 
-/// Whether this block is the last of those that share its keys. Leaves the counter at 0.
+/// Whether this block is the last of the blocks that share its keys. Leaves the counter at 0.
 __device__ bool is_last(unsigned* done, unsigned splits) {
   __shared__ bool last;
   __syncthreads();  // the whole block has stored its sums

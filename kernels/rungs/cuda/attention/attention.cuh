@@ -20,8 +20,8 @@ __device__ __forceinline__ void add(float4& sum, float4 value, float weight) {
          sum.w + value.w * weight};
 }
 
-/// How the threads of a block share rows of `stride` numbers: neighbours take 16 bytes each of one row, and
-/// the next of them the next row. Threads that are left over have row == rows.
+/// How the threads of a block share rows of `stride` numbers. Neighbouring threads share a row, with 16 bytes
+/// each, and the following threads share the next row. Remaining threads have row == rows.
 struct Rows {
   int columns, rows, row, column;
 
@@ -33,8 +33,8 @@ struct Rows {
   }
 };
 
-/// The sum of what all threads have for a column, in the threads with row 0. All threads call it, and must
-/// meet before they call it again.
+/// Returns the sum over all threads of a column, in the threads with row 0. All threads must call it, and
+/// need a barrier before they call it again.
 __device__ __forceinline__ float4 add_rows(const Rows& own, float4 sum) {
   __shared__ float4 sums[kThreads];
   sums[threadIdx.x] = sum;
@@ -43,10 +43,10 @@ __device__ __forceinline__ float4 add_rows(const Rows& own, float4 sum) {
   return sum;
 }
 
-// ── For rungs 5 to 7, whose blocks take a group of heads ──
+// ── For rungs 5 to 7, in which a block computes a group of heads ──
 
-/// A warp for each head turns the scores of a piece into weights, relative to the largest score so far, and
-/// adds them to the head's part. shrink[h] becomes the factor by which its earlier sums shrink.
+/// One warp per head turns the scores of a piece into weights, relative to the largest score so far, and adds
+/// them to the head's part. Sets shrink[h] to the factor by which the earlier sums of head h shrink.
 __device__ __forceinline__ void weigh(int heads, int count, float (*scores)[kThreads], Part* parts,
                                       float* shrink) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void weigh(int heads, int count, float (*scores)[kThr
   }
 }
 
-/// features[h] = features[h] · shrink[h] + the values of a piece, each times the weight that head h gives it.
+/// features[h] = features[h] · shrink[h] + the sum of a piece's values, each times head h's weight for it.
 __device__ __forceinline__ void add_values(const Attention& a, int kv_head, int first, int count,
                                            const Rows& own, const float (*weights)[kThreads],
                                            const float* shrink, float4 (&features)[kMostHeads]) {

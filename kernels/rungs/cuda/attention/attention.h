@@ -1,5 +1,5 @@
-// The ladder of attention of one token on a GPU, a file a rung. For each head, out = softmax(q Kᵀ / √d) V
-// over all positions of its text (Vaswani et al. 2017, section 3.2.1).
+// The ladder of attention for one token on a GPU. Each rung is a file. For each head, out = softmax(q Kᵀ /
+// √d) V over all positions of the sequence (Vaswani et al. 2017, section 3.2.1).
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@ namespace staircase::rungs::gpu_attention {
 
 using namespace cuda;
 
-constexpr int kThreads = 128;         ///< of a block
-constexpr int kMostPositions = 8192;  ///< of rungs that keep all scores of a head in shared memory
-constexpr int kMostHeads = 8;         ///< of queries that share a head of keys
+constexpr int kThreads = 128;         ///< threads of a block
+constexpr int kMostPositions = 8192;  ///< the limit of rungs that keep all scores of a head in shared memory
+constexpr int kMostHeads = 8;         ///< query heads that share a head of keys
 constexpr int kMostSplits = 32;       ///< blocks that share the keys of a head
 
-/// What a part of the keys adds up to: its largest score, and the sum of exp(score - largest).
+/// The result of a part of the keys: its largest score, and the sum of exp(score - largest).
 struct Part {
   float largest, sum;
 };
 
-/// The operands, all in the GPU's memory. The kernel before writes the queries. `stride` is head_size up to
-/// the next multiple of 32; zeros fill the rows. It is 128 at most.
+/// The operands, all in GPU memory. The previous kernel writes the queries. `stride` is head_size rounded up
+/// to a multiple of 32, and at most 128. Zeros fill the rest of each row.
 struct Attention {
   const float* queries;  ///< [n_head, stride]
   const float* keys;     ///< [n_kv_head, positions, stride]
   const float* values;   ///< [n_kv_head, positions, stride]
   float* out;            ///< [n_head, stride]
-  float* scores;         ///< [n_head, positions], for rungs that keep them there
-  float* sums;           ///< [n_head, kMostSplits, stride], for rungs whose blocks share keys
+  float* scores;         ///< [n_head, positions], for rungs that keep scores in GPU memory
+  float* sums;           ///< [n_head, kMostSplits, stride], for rungs in which blocks share keys
   Part* parts;           ///< [n_head, kMostSplits]
   unsigned* done;        ///< [n_kv_head], zeros before and after a kernel
   int n_head, n_kv_head, positions, stride;
@@ -47,8 +47,8 @@ struct Attention {
 };
 
 struct AttentionRung {
-  std::string_view name;  ///< "4-online", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "4-online"
+  std::string_view idea;  ///< the idea in one line
   void (*start)(const Attention& a, Stream stream);
 };
 

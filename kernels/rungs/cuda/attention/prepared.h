@@ -1,4 +1,4 @@
-// Attention of the ladder in the GPU's memory, for tests and measurements.
+// An attention rung and its operands in GPU memory, for tests and measurements.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace staircase::rungs::gpu_attention {
 
 class Prepared {
  public:
-  /// queries [n_head, head_size], keys and values [n_kv_head, positions, head_size] of the host. Throws if
-  /// the GPU fails.
+  /// Copies queries [n_head, head_size], and keys and values [n_kv_head, positions, head_size], from the
+  /// host. Throws if the GPU fails.
   Prepared(const AttentionRung& rung, int n_kv_head, int head_size, const std::vector<float>& queries,
            const std::vector<float>& keys, const std::vector<float>& values)
       : rung_(rung), size_(static_cast<std::size_t>(head_size)) {
@@ -39,7 +39,7 @@ class Prepared {
   }
 
   const Attention& operands() const { return a_; }
-  /// Of keys and values, which begin with the keys.
+  /// The bytes of keys and values.
   std::size_t cache_bytes() const { return cache_bytes_; }
   /// Starts the kernels that write the queries and fill `out` with 0.5, and returns when they have ended.
   void write_x() {
@@ -51,13 +51,14 @@ class Prepared {
     rung_.start(a_, gpu_.stream());
     gpu_.wait();
   }
-  /// Both, without a wait between them.
+  /// Starts the kernel that writes the queries and then the rung, without a wait between them.
   void run_after_kernel() {
     copy_queries();
     run();
   }
 
-  /// out [n_head, head_size] and the number after the operand, which is 0.5 if the rung wrote no further.
+  /// Returns out [n_head, head_size] and the number after it in memory, which is still 0.5 if the rung wrote
+  /// nothing beyond `out`.
   std::vector<float> result() const {
     const std::size_t heads = static_cast<std::size_t>(a_.n_head);
     const std::vector<float> all = gpu_.get(a_.out, heads * stride() + 1);

@@ -1,11 +1,12 @@
-// Rung 5 for some of the keys, for the rungs whose blocks share them.
+// Rung 5 for some of the keys, for rungs in which several blocks share the keys of a head.
 #pragma once
 
 #include "kernels/rungs/cuda/attention/attention.cuh"
 
 namespace staircase::rungs::gpu_attention {
 
-/// How many positions a block takes: whole pieces, and no more than kMostSplits blocks for a head of keys.
+/// How many positions a block computes: whole pieces, at least enough that no more than kMostSplits blocks
+/// share a head of keys.
 inline int share_of(const Attention& a) {
   return divide_up(divide_up(a.positions, kMostSplits), kThreads) * kThreads;
 }
@@ -34,8 +35,8 @@ __device__ __forceinline__ void score_keys(const Attention& a, int kv_head, int 
   }
 }
 
-/// Attends to the positions begin .. end - 1, and stores for each head of the group what they add up to, as
-/// part number blockIdx.x.
+/// Attends to the positions begin .. end - 1, and stores the results for each head of the group as part
+/// number blockIdx.x.
 __device__ __forceinline__ void attend_to(const Attention& a, int kv_head, int begin, int end) {
   __shared__ float scores[kMostHeads][kThreads], shrink[kMostHeads];
   __shared__ Part parts[kMostHeads];

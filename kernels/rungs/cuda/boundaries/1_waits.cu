@@ -1,5 +1,5 @@
-// The host starts a kernel and waits for its end, once for each layer. Every wait costs a journey from the
-// GPU to the host and back, some ten microseconds in which nothing computes.
+// The host starts a kernel and waits for its end, once for each layer. Every wait costs a round trip between
+// the GPU and the host, about ten microseconds in which nothing is computed.
 #include "kernels/rungs/cuda/boundaries/chain.cuh"
 
 namespace staircase::rungs::gpu_boundaries {

@@ -1,5 +1,5 @@
-// The host starts all kernels at once, and the stream keeps their order. So the host runs ahead of the GPU,
-// as long as a launch takes less time than a kernel.
+// The host starts all kernels without waiting, and the stream keeps their order. So the host runs ahead of
+// the GPU, as long as a launch takes less time than a kernel.
 #include "kernels/rungs/cuda/boundaries/chain.cuh"
 
 namespace staircase::rungs::gpu_boundaries {

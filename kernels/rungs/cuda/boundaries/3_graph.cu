@@ -1,5 +1,6 @@
 // The launches are recorded once, as a graph, and the graph is launched for each token. The host then makes
-// one call, however many layers there are. The operands must stay where they were when it was recorded.
+// one call, however many layers the model has. The operands must keep the addresses that they had during the
+// recording.
 #include "kernels/rungs/cuda/boundaries/chain.cuh"
 
 namespace staircase::rungs::gpu_boundaries {
@@ -11,7 +12,7 @@ __global__ void multiply(Chain c, int layer) {
   weights.multiply(c, layer, own_warp());
 }
 
-/// The launches of all layers, as the stream would do them.
+/// Records the launches of all layers as a graph.
 void record(const Chain& c, Stream stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a graph was begun");
   for (int layer = 0; layer < c.layers; ++layer)

@@ -1,5 +1,5 @@
-// Each kernel starts while the one before still runs (programmatic dependent launch), requests its weights,
-// and then waits. Where one layer ends and the next begins, memory no longer idles.
+// Each kernel starts while the previous one still runs (programmatic dependent launch), requests its weights,
+// and then waits. So memory is no longer idle between two layers.
 #include "kernels/rungs/cuda/boundaries/chain.cuh"
 
 namespace staircase::rungs::gpu_boundaries {
@@ -9,7 +9,7 @@ __global__ void multiply(Chain c, int layer) {
   Weights weights;
   weights.request(c, layer, own_warp());
   let_next_begin();
-  wait_for_previous();  // from here on, x is there
+  wait_for_previous();  // from here on, x is complete
   weights.multiply(c, layer, own_warp());
 }
 

@@ -1,12 +1,13 @@
-// One kernel for all layers, with a block for each multiprocessor. Between two layers its blocks wait for
-// each other (*grid barrier*). That works only if all of them run at once, which a cooperative launch
-// guarantees or refuses. The first weights of the next layer are requested before the barrier.
+// One kernel computes all layers, with one block per multiprocessor. Between two layers its blocks wait for
+// each other (*grid barrier*). That works only if all blocks run at the same time, which a cooperative launch
+// guarantees; otherwise the launch fails. The first weights of the next layer are requested before the
+// barrier.
 #include "kernels/rungs/cuda/boundaries/chain.cuh"
 
 namespace staircase::rungs::gpu_boundaries {
 namespace {
 
-/// Waits until all blocks have come. `arrived` counts on, so it needs no reset.
+/// Waits until all blocks have arrived. `arrived` keeps counting, so it needs no reset.
 __device__ void wait_for_all_blocks(unsigned* arrived) {
   __syncthreads();  // the whole block has stored its outputs
   if (threadIdx.x == 0) {

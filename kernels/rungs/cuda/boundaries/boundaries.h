@@ -1,5 +1,6 @@
-// The ladder of the boundaries between kernels, a file a rung. A token passes a chain of products, as the
-// layers of a model: x becomes W x, once for each matrix, and each product needs all of the one before.
+// The ladder of the boundaries between kernels. Each rung is a file. A token passes through a chain of
+// products, like the layers of a model: x becomes W x, once for each matrix, and each product needs the whole
+// previous result.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,17 @@ namespace staircase::rungs::gpu_boundaries {
 
 using namespace cuda;
 
-constexpr int kThreads = 128;  ///< of a block, four warps
-constexpr int kWidest = 1024;  ///< numbers of x: a lane keeps 32 weights of a row in registers
+constexpr int kThreads = 128;  ///< threads of a block: four warps
+constexpr int kWidest = 1024;  ///< maximum width of x: a lane then keeps 32 weights of a row in registers
 
-/// The operands, all in the GPU's memory. No kernel writes W. The kernel before writes the first x.
+/// The operands, all in GPU memory. No kernel writes W. The previous kernel writes the first x.
 struct Chain {
   const float* w;     ///< [layers, width, width]
-  float* x;           ///< [2, width]: layer l reads number l modulo 2 and writes the other
-  unsigned* arrived;  ///< 0 at first, for rungs whose blocks wait for each other
+  float* x;           ///< [2, width]: layer l reads vector l modulo 2 and writes the other vector
+  unsigned* arrived;  ///< initially 0; for rungs in which blocks wait for each other
   int layers, width;  ///< the width is a multiple of 4
   int multiprocessors;
-  cudaGraphExec_t* graph;  ///< of the host; null until a rung records it
+  cudaGraphExec_t* graph;  ///< in host memory; null until a rung records it
 
   __host__ __device__ const float* row(int layer, int output) const {
     return w + (static_cast<std::int64_t>(layer) * width + output) * width;
@@ -32,8 +33,8 @@ struct Chain {
 };
 
 struct BoundaryRung {
-  std::string_view name;  ///< "3-graph", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "3-graph"
+  std::string_view idea;  ///< the idea in one line
   void (*start)(const Chain& c, Stream stream);
 };
 

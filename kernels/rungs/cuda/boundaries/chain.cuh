@@ -1,4 +1,4 @@
-// What the kernels of the ladder share: a warp for each output, 16 bytes a lane.
+// What the kernels of the ladder share: one warp computes an output, and each lane loads 16 bytes at a time.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
@@ -10,7 +10,7 @@ namespace staircase::rungs::gpu_boundaries {
 struct Weights {
   float4 own[kWidest / 128];
 
-  /// They need not be there before they are used. Past the last row there is nothing to request.
+  /// Requests the weights and returns before they arrive. Past the last row it requests nothing.
   __device__ __forceinline__ void request(const Chain& c, int layer, int output) {
     const auto* const row = reinterpret_cast<const float4*>(c.row(layer, output));
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -20,7 +20,7 @@ struct Weights {
     }
   }
 
-  /// The product with the layer's x, which lane 0 stores.
+  /// Multiplies the weights by the layer's x. Lane 0 stores the result.
   __device__ __forceinline__ void multiply(const Chain& c, int layer, int output) const {
     const auto* const x = reinterpret_cast<const float4*>(c.input(layer));
     const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,4 +1,4 @@
-// A chain of the ladder in the GPU's memory, for tests and measurements.
+// A rung and its chain of products in GPU memory, for tests and measurements.
 #pragma once
 
 #include "kernels/rungs/cuda/boundaries/boundaries.h"
@@ -8,7 +8,7 @@ namespace staircase::rungs::gpu_boundaries {
 
 class Prepared {
  public:
-  /// x [width] and w [layers, width, width] of the host. Throws if the GPU fails.
+  /// Copies x [width] and w [layers, width, width] from the host. Throws if the GPU fails.
   Prepared(const BoundaryRung& rung, const std::vector<float>& w, const std::vector<float>& x) : rung_(rung) {
     c_.width = static_cast<int>(x.size());
     c_.layers = static_cast<int>(w.size() / (x.size() * x.size()));
@@ -36,13 +36,14 @@ class Prepared {
     rung_.start(c_, gpu_.stream());
     gpu_.wait();
   }
-  /// Both, without a wait between them.
+  /// Starts the kernel that writes x and then the rung, without a wait between them.
   void run_after_kernel() {
     copy_x();
     run();
   }
 
-  /// The last x [width] and the number after both, which is 0.5 if the rung wrote no further.
+  /// Returns the last x [width] and the number after both vectors in memory, which is still 0.5 if the rung
+  /// wrote nothing beyond them.
   std::vector<float> result() const {
     const auto width = static_cast<std::size_t>(c_.width);
     const std::vector<float> both = gpu_.get(c_.x, 2 * width + 1);

@@ -1,7 +1,7 @@
-// The definition, a thread for each row: the mean, then the variance from the differences to it, then y.
+// The definition, with one thread per row: the mean, then the variance from the differences to it, then y.
 //
-// The row is read three times, and neighbouring lanes read numbers of different rows: 32 sectors a request.
-// With 8 rows, 8 threads of the GPU work.
+// The row is read three times, and neighbouring lanes read numbers of different rows, so each request touches
+// 32 sectors. With 8 rows, only 8 threads of the GPU work.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 

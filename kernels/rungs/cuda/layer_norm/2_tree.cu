@@ -1,7 +1,9 @@
-// A block for each row: neighbours read neighbours, and 128 threads have a part of the sum each. They add
-// them up in shared memory, as a tree: 64 threads add the numbers 64 places further, then 32, down to one.
+// One block per row: neighbouring threads read neighbouring numbers, and each of 128 threads has a part of
+// the sum. They add up the parts in shared memory, as a tree: 64 threads add the numbers 64 places further,
+// then 32 threads the numbers 32 places further, down to one.
 //
-// No thread may read before the others have written, so each level needs a barrier: 9 for a sum, 18 for both.
+// No thread may read before the others have written, so each level needs a barrier: 9 for one sum, 18 for
+// both sums.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
@@ -18,7 +20,7 @@ __device__ float sum_of_block(float value) {
     __syncthreads();
   }
   const float sum = parts[0];
-  __syncthreads();  // the next sum writes there
+  __syncthreads();  // the next sum overwrites the parts
   return sum;
 }
 

@@ -1,6 +1,6 @@
 // The lanes of a warp exchange registers without a barrier. So each warp adds up its own 32 parts, and only
-// the four sums of the warps meet in shared memory. That takes one barrier for a sum, and one before the next
-// sum uses the same places.
+// the four sums of the warps are stored in shared memory. That takes one barrier per sum, and one before the
+// next sum overwrites the four.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
@@ -16,7 +16,7 @@ __device__ float sum_of_block(float value) {
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
   const float sum = warps[0] + warps[1] + warps[2] + warps[3];
-  __syncthreads();  // the next sum writes there
+  __syncthreads();  // the next sum overwrites them
   return sum;
 }
 

@@ -1,5 +1,5 @@
-// Each thread keeps its numbers of the row in registers: x is read once instead of three times, and all loads
-// of a thread are requested before the first is used.
+// Each thread keeps its numbers of the row in registers. x is read once instead of three times, and a thread
+// requests all its loads before it uses the first.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
@@ -17,7 +17,7 @@ __device__ float sum_of_block(float value) {
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
   const float sum = warps[0] + warps[1] + warps[2] + warps[3];
-  __syncthreads();  // the next sum writes there
+  __syncthreads();  // the next sum overwrites them
   return sum;
 }
 

@@ -1,8 +1,8 @@
-// Mean and variance in one reduction. Each thread has the mean of its own numbers and their squared
-// differences to it; two such parts make one (Chan et al. 1983). The sum of squares minus the squared mean
-// would need one reduction too, but cancels where the mean is large.
+// Mean and variance take one reduction. Each thread has the mean of its own numbers and the sum of their
+// squared differences to it; two such parts merge into one (Chan et al. 1983). The mean of the squares minus
+// the squared mean would also need one reduction, but loses precision if the mean is large.
 //
-// One barrier is left.
+// One barrier remains.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
@@ -15,7 +15,7 @@ struct alignas(16) Part {
   float count, mean, squares;
 };
 
-/// The same for all numbers of both.
+/// The count, mean and squares for all numbers of both parts.
 __device__ Part merged(Part a, Part b) {
   const float count = a.count + b.count, share = count > 0.0f ? b.count / count : 0.0f;
   const float apart = b.mean - a.mean;

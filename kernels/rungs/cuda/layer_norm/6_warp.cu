@@ -1,5 +1,5 @@
-// A warp for each row: nothing is shared with other warps, so no barrier is left. Each lane keeps up to 32
-// numbers. Two sums by shuffles are cheap enough, so the merging of rung 5 is no longer needed.
+// One warp per row: it shares nothing with other warps, so no barrier remains. Each lane keeps up to 32
+// numbers. Two sums by shuffles are cheap, so the merging of rung 5 is no longer needed.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 

@@ -1,5 +1,6 @@
-// Weight and bias depend on no kernel. So the kernel starts while the one before still runs (programmatic
-// dependent launch), requests them, and then waits for x. What is left after the wait: one load, two sums.
+// Weight and bias do not depend on any kernel. So the kernel starts while the previous one still runs
+// (programmatic dependent launch), requests them, and then waits for x. After the wait, only one load and two
+// sums remain.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/layer_norm/layer_norm.h"
 
@@ -20,7 +21,7 @@ __global__ void normalize(LayerNorm n) {
   float weight[kOwn], bias[kOwn];
   for_each([&](int j, int i) { weight[j] = __ldg(n.weight + i), bias[j] = __ldg(n.bias + i); });
   let_next_begin();
-  wait_for_previous();  // from here on, x is there
+  wait_for_previous();  // from here on, x is complete
 
   float own[kOwn], sum = 0.0f, squares = 0.0f;
   for_each([&](int j, int i) { own[j] = n.x[first + i]; });

@@ -1,5 +1,5 @@
-// The ladder of the layer norm on a GPU, a file a rung: y = (x - mean) / √(variance + ε) · weight + bias, for
-// each row (Ba et al. 2016, section 3).
+// The ladder of the layer norm on a GPU. Each rung is a file. y = (x - mean) / √(variance + ε) · weight +
+// bias, for each row (Ba et al. 2016, section 3).
 #pragma once
 
 #include <span>
@@ -11,22 +11,23 @@ namespace staircase::rungs::gpu_layer_norm {
 
 using namespace cuda;
 
-/// A thread of a block of kThreads keeps up to 8 numbers of a row in registers, a lane of a warp 32.
+/// If a block shares a row, each thread keeps up to 8 numbers in registers; if a warp shares it, each lane
+/// keeps up to 32.
 constexpr int kThreads = 128, kWidest = 1024;
 
-/// The operands, all in the GPU's memory. No kernel writes weight and bias. The kernel before writes x.
+/// The operands, all in GPU memory. No kernel writes weight and bias. The previous kernel writes x.
 struct LayerNorm {
   const float* x;       ///< [rows, width]
   const float* weight;  ///< [width]
   const float* bias;    ///< [width]
   float* y;             ///< [rows, width]
-  int rows, width;      ///< a row has kWidest numbers at most
+  int rows, width;      ///< `width` is at most kWidest
   float epsilon;
 };
 
 struct LayerNormRung {
-  std::string_view name;  ///< "3-warp-sums", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "3-warp-sums"
+  std::string_view idea;  ///< the idea in one line
   void (*start)(const LayerNorm& n, Stream stream);
 };
 

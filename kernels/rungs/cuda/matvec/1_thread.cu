@@ -1,7 +1,7 @@
-// The definition, a thread for each output.
+// The definition, with one thread per output.
 //
 // A row is n_in numbers long, so the lanes of a warp read addresses that far apart. Memory delivers 32 bytes
-// for each of them, and the warp uses 4: 32 sectors for 128 bytes.
+// for each lane, and the lane uses 4: 32 sectors for 128 useful bytes.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {

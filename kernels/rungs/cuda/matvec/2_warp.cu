@@ -1,5 +1,5 @@
-// A warp for each output: its 32 lanes read 32 neighbours, 128 bytes in 4 sectors, and all of them are used.
-// Each lane has a part of the sum; in five exchanges every lane gets all of it.
+// One warp per output: its 32 lanes read 32 neighbours, 128 bytes in 4 sectors, and use all of them. Each
+// lane has a part of the sum; after five exchanges every lane has the whole sum.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {

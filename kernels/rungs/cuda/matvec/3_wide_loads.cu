@@ -1,5 +1,5 @@
-// Each lane reads 16 bytes at once, the most that one instruction can: a warp reads 512 bytes by one request
-// instead of four. The bytes are the same; the instructions are a quarter.
+// Each lane reads 16 bytes at once, the maximum for one instruction, so a warp reads 512 bytes with one
+// request instead of four. The bytes stay the same, with a quarter of the instructions.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {

@@ -1,6 +1,6 @@
-// Each lane requests four loads before it uses the first: 64 bytes are under way instead of 16. A load takes
-// some 700 ns, and a multiprocessor needs 22 KB under way meanwhile (Little's law, for 4.2 TB/s and 132
-// multiprocessors).
+// Each lane requests four loads before it uses the first, so 64 bytes are in flight instead of 16. A load
+// takes about 700 ns, and a multiprocessor needs 22 KB in flight for the full bandwidth (Little's law, for
+// 4.2 TB/s and 132 multiprocessors).
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {

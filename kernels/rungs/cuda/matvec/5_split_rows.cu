@@ -1,6 +1,6 @@
-// A block of four warps for each output: each warp takes every fourth piece of the row. A product with few
-// outputs then has four times as many threads, and as many bytes under way. The sums of the warps meet in
-// shared memory, after a barrier.
+// A block of four warps computes each output, and each warp multiplies every fourth piece of the row. A
+// product with few outputs then has four times as many threads, and four times as many bytes in flight. The
+// sums of the warps are added in shared memory, after a barrier.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {

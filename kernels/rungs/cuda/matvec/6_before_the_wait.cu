@@ -1,8 +1,8 @@
-// The kernel starts while the one before still runs (programmatic dependent launch). W does not depend on
-// that kernel, so a thread requests its first weights, then waits for x. Where one kernel ends and the next
-// begins, memory no longer idles.
+// The kernel starts while the previous one still runs (programmatic dependent launch). W does not depend on
+// that kernel, so a thread requests its first weights, then waits for x. So memory is no longer idle between
+// two kernels.
 //
-// Each piece is requested before the previous one is used, so the loop has loads under way all the time.
+// Each piece is requested before the previous one is used, so the loop always has loads in flight.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {
@@ -24,7 +24,7 @@ __global__ void multiply(Matvec m) {
   };
   request(thread);
   let_next_begin();
-  wait_for_previous();  // from here on, x is there
+  wait_for_previous();  // from here on, x is complete
 
   float sum = 0.0f;
   for (int first = thread; first < loads; first += kLoads * kThreads) {

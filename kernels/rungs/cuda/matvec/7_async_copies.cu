@@ -1,6 +1,6 @@
-// Weights travel to shared memory by asynchronous copies (cp.async) and occupy no register on the way. So
-// each thread can have eight loads under way, 128 bytes, in a ring: it waits for the oldest, uses it, and
-// requests the next into its place. A thread reads only what it copied itself, so the ring needs no barrier.
+// Asynchronous copies (cp.async) bring weights to shared memory without occupying registers. So each thread
+// can have eight loads in flight, 128 bytes, in a ring: it waits for the oldest, uses it, and requests the
+// next into its slot. A thread reads only the weights that it copied itself, so the ring needs no barrier.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {
@@ -14,7 +14,7 @@ __global__ void multiply(Matvec m) {
   const int thread = static_cast<int>(threadIdx.x), loads = m.stride / 4;
   const auto* const row = reinterpret_cast<const float4*>(m.row<float>(static_cast<int>(blockIdx.x)));
   const auto* const x = reinterpret_cast<const float4*>(m.x);
-  // A group for each turn, even if it is empty: what is waited for is counted in groups.
+  // Each turn makes a group, even if it is empty, because the wait below counts groups.
   const auto request = [&](int turn) {
     const int i = turn * kThreads + thread;
     if (i < loads) cp_async_16(&ring[turn % kStages][thread], row + i);
@@ -26,7 +26,7 @@ __global__ void multiply(Matvec m) {
 
   float sum = 0.0f;
   for (int turn = 0; turn * kThreads < loads; ++turn) {
-    cp_async_wait_group<kStages - 1>();  // the oldest is there
+    cp_async_wait_group<kStages - 1>();  // the oldest has arrived
     const int i = turn * kThreads + thread;
     if (i < loads) sum += dot(ring[turn % kStages][thread], x[i]);
     request(turn + kStages);

@@ -1,5 +1,5 @@
-// W in half the bytes: a bfloat16 number is the upper half of a float, so a shift or a mask widens it. The
-// same 16 bytes of a copy now have 8 weights.
+// W takes half the bytes: a bfloat16 number is the upper half of a float, so a shift or a mask widens it. The
+// 16 bytes of a copy now hold 8 weights.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {
@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 128, kStages = 8;
 
-/// The two weights of a word, the first in its lower half, times two numbers of x.
+/// Multiplies the two weights of a word, the first in its lower half, by two numbers of x and adds the
+/// products.
 __device__ float times(unsigned weights, float x0, float x1) {
   return __uint_as_float(weights << 16) * x0 + __uint_as_float(weights & 0xffff0000u) * x1;
 }

@@ -1,6 +1,6 @@
-// W in 8 bits, and x too: __dp4a multiplies four pairs of bytes and adds them to a whole number. A first
-// kernel rounds x once, in the groups of 32 that W has; rounding it again in each block would take longer
-// than the products. y = Σ over groups of  scale of W · scale of x · Σ of whole numbers.
+// Both W and x have 8 bits: __dp4a multiplies four pairs of bytes and adds the products to an integer. A
+// first kernel rounds x once, in the same groups of 32 as W; rounding it again in each block would take
+// longer than the products. y = Σ over groups of scale of W · scale of x · Σ of products of integers.
 #include "kernels/rungs/cuda/matvec/matvec.cuh"
 
 namespace staircase::rungs::gpu_matvec {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128, kStages = 8;
 
-/// A warp for each group of x.
+/// One warp per group of x.
 __global__ void round_x(Matvec m) {
   let_next_begin();
   wait_for_previous();
@@ -37,7 +37,7 @@ __global__ void multiply(Matvec m) {
   float sum = 0.0f;
   for (int turn = 0; turn * kThreads < loads; ++turn) {
     cp_async_wait_group<kStages - 1>();
-    const int i = turn * kThreads + thread;  // two loads have a group
+    const int i = turn * kThreads + thread;  // two loads share a group
     if (i < loads) {
       const uint4 w = ring[turn % kStages][thread], own = x[i];
       int whole = __dp4a(static_cast<int>(w.x), static_cast<int>(own.x), 0);

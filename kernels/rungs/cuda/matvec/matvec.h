@@ -1,4 +1,4 @@
-// The ladder of y [n_out] = W [n_out, n_in] x [n_in] on a GPU, the product of decoding: a file a rung.
+// The ladder of y [n_out] = W [n_out, n_in] x [n_in] on a GPU, the product of decoding. Each rung is a file.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace staircase::rungs::gpu_matvec {
 
 using namespace cuda;
 
-/// How a rung reads W. In 8 bits, 32 inputs of a row share a scale.
+/// The type in which a rung reads W. In 8 bits, 32 inputs of a row share a scale.
 enum class Stored { kFloat32, kBFloat16, kInt8 };
 
 constexpr int kGroup = 32;
 
-/// The operands, all in the GPU's memory. No kernel writes W. The kernel before writes x.
+/// The operands, all in GPU memory. No kernel writes W. The previous kernel writes x.
 struct Matvec {
   const float* x;          ///< [stride]
   const void* w;           ///< [n_out, stride]
@@ -25,9 +25,9 @@ struct Matvec {
   std::int8_t* rounded_x;  ///< [stride] and [stride / kGroup], for rungs that round x
   float* scales_of_x;
   int n_in, n_out;
-  int stride;  ///< n_in up to the next multiple of kGroup; zeros fill W and x
+  int stride;  ///< n_in rounded up to a multiple of kGroup; zeros fill W and x
 
-  /// Row `o` of W. T is the type that W is stored in, since rows are counted in its size.
+  /// Row `o` of W. T must be the type that W is stored in.
   template <typename T>
   __host__ __device__ const T* row(int o) const {
     return static_cast<const T*>(w) + static_cast<std::int64_t>(o) * stride;
@@ -35,8 +35,8 @@ struct Matvec {
 };
 
 struct MatvecRung {
-  std::string_view name;  ///< "3-wide-loads", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "3-wide-loads"
+  std::string_view idea;  ///< the idea in one line
   Stored stored;
   void (*start)(const Matvec& m, Stream stream);
 };

@@ -1,4 +1,4 @@
-// A product of the ladder in the GPU's memory, for tests and measurements.
+// A matrix-vector rung and its operands in GPU memory, for tests and measurements.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace staircase::rungs::gpu_matvec {
 
 class Prepared {
  public:
-  /// w [n_out, n_in] and x [n_in] of the host, W in the form that the rung reads. Throws if the GPU fails.
+  /// Copies w [n_out, n_in] and x [n_in] from the host, W in the type that the rung reads. Throws if the GPU
+  /// fails.
   Prepared(const MatvecRung& rung, int n_in, int n_out, const float* w, const float* x) : rung_(rung) {
     const int stride = divide_up(n_in, kGroup) * kGroup;
     const auto places = static_cast<std::size_t>(stride), rows = static_cast<std::size_t>(n_out);
@@ -40,7 +41,7 @@ class Prepared {
   }
 
   const Matvec& operands() const { return m_; }
-  /// Of W, without scales.
+  /// The bytes of W without scales.
   std::size_t weight_bytes() const {
     const std::size_t bytes = rung_.stored == Stored::kFloat32    ? 4
                               : rung_.stored == Stored::kBFloat16 ? 2
@@ -57,19 +58,20 @@ class Prepared {
     rung_.start(m_, gpu_.stream());
     gpu_.wait();
   }
-  /// Both, without a wait between them.
+  /// Starts the kernel that writes x and then the rung, without a wait between them.
   void run_after_kernel() {
     copy_x();
     run();
   }
 
-  /// y [n_out] and the number after it, which is 0.5 if the rung wrote no further.
+  /// Returns y [n_out] and the number after it in memory, which is still 0.5 if the rung wrote nothing beyond
+  /// y.
   std::vector<float> result() const { return gpu_.get(m_.y, static_cast<std::size_t>(m_.n_out) + 1); }
 
  private:
   void copy_x() { copy_by_kernel(given_x_, const_cast<float*>(m_.x), m_.stride, gpu_.stream()); }
 
-  /// The largest of 32 neighbours becomes 127.
+  /// Rounds W to 8 bits: the largest magnitude of 32 neighbours becomes 127.
   void round_to_bytes(const std::vector<float>& padded) {
     std::vector<std::int8_t> wholes;
     std::vector<float> scales;

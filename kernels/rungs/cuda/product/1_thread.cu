@@ -1,4 +1,4 @@
-// The definition: a thread for each output multiplies a row of x by a row of W.
+// The definition: one thread per output multiplies a row of x by a row of W.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/product/product.h"
 

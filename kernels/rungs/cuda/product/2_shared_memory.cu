@@ -1,5 +1,5 @@
 // A block computes 32 rows by 32 outputs, and loads 32 columns of both matrices at a time into shared memory.
-// There each number is used 32 times, so memory delivers a 32nd.
+// Each number is used 32 times, so memory delivers only a 32nd of the bytes.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/product/product.h"
 
@@ -9,7 +9,7 @@ namespace {
 constexpr int kTile = 32;
 
 __global__ void multiply(Product p) {
-  // One column more than are used: 32 lanes that read down a column find it in 32 banks.
+  // One extra column spreads each column over 32 banks, so 32 lanes can read it at once.
   __shared__ float xs[kTile][kTile + 1], ws[kTile][kTile + 1];
   const int column = static_cast<int>(threadIdx.x) % kTile, row = static_cast<int>(threadIdx.x) / kTile;
   const int r = static_cast<int>(blockIdx.y) * kTile + row, first = static_cast<int>(blockIdx.x) * kTile;
@@ -20,7 +20,7 @@ __global__ void multiply(Product p) {
     ws[row][column] = w[k + column];
     __syncthreads();
     for (int i = 0; i < kTile; ++i) sum += xs[row][i] * ws[column][i];
-    __syncthreads();  // the next numbers go there
+    __syncthreads();  // the next tiles overwrite these
   }
   if (r < p.rows && first + column < p.n_out)
     p.y[static_cast<std::int64_t>(r) * p.n_out + first + column] = sum;

@@ -1,6 +1,6 @@
-// Each thread computes 4 by 4 outputs. Eight numbers from shared memory, in two loads, are enough for 16
-// products, where rung 2 needed two for one. The tiles are stored with the columns as rows, so that the four
-// numbers of a thread are neighbours.
+// Each thread computes 4 by 4 outputs. Eight numbers from shared memory, in two loads, suffice for 16
+// products; rung 2 needed two numbers for one product. The tiles are stored transposed, so the four numbers
+// of a thread are neighbours.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/product/product.h"
 
@@ -10,10 +10,10 @@ namespace {
 constexpr int kThreads = 256, kTile = 64, kDepth = 16, kOwn = 4;
 
 struct alignas(16) Tile {
-  float columns[kDepth][kTile + 4];  // four more, so that lanes that store meet in no bank
+  float columns[kDepth][kTile + 4];  // four extra, so that storing lanes use different banks
 };
 
-/// Stores the four numbers from column k on of a row.
+/// Stores four numbers of a row, from column k on.
 __device__ void store_row(Tile& tile, int row, int k, const float* from) {
   const Vector<float, 4> numbers = load_vector<4>(from);
 #pragma unroll
@@ -39,7 +39,7 @@ __global__ void multiply(Product p) {
   __shared__ Tile xs, ws;
   const int thread = static_cast<int>(threadIdx.x);
   const int first_row = static_cast<int>(blockIdx.y) * kTile, first = static_cast<int>(blockIdx.x) * kTile;
-  // What the thread copies: two neighbours take 32 bytes of a row, a sector.
+  // The numbers that this thread copies: two neighbouring threads copy 32 bytes of a row, which is a sector.
   const int own_row = thread / 2 % kTile, own_k = thread % 2 * 4 + thread / 128 * 8;
   const float* const x = p.row_of_x(first_row + own_row) + own_k;
   const float* const w = p.row_of_w<float>(first + own_row) + own_k;

@@ -1,16 +1,16 @@
-// Tensor cores multiply small matrices that are spread over the registers of a warp. They take 16 bits, so a
-// first kernel rounds x to bfloat16. The sums stay in float32.
+// Tensor cores multiply small matrices that are spread over the registers of a warp. Their operands have 16
+// bits, so a first kernel rounds x to bfloat16. The sums stay in float32.
 #include "kernels/rungs/cuda/product/product.cuh"
 
 namespace staircase::rungs::gpu_product {
 namespace {
 
-/// sums += the products of two tiles that belong to the warp. A tensor core multiplies 16 rows by 8 outputs
-/// and adds up 16 products for each, in one instruction.
+/// sums += the warp's part of the product of two tiles. In one instruction, a tensor core computes 16 rows by
+/// 8 outputs and adds up 16 products for each.
 __device__ void multiply_tiles(const Tile& xs, const Tile& ws, Sums& sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int c = 0; c < 4; c += 2) {  // pieces of 8 columns, two for an instruction
+  for (int c = 0; c < 4; c += 2) {  // pieces of 8 columns, two per instruction
     unsigned a[2][4], b[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -1,16 +1,16 @@
-// The first three tiles of W are requested while the kernel before still rounds x (programmatic dependent
-// launch). They belong to the first group of copies, as does the first tile of x.
+// The first three tiles of W are requested while the previous kernel still rounds x (programmatic dependent
+// launch). They belong to the first group of copies, together with the first tile of x.
 #include "kernels/rungs/cuda/product/product.cuh"
 
 namespace staircase::rungs::gpu_product {
 namespace {
 
-/// sums += the products of two tiles that belong to the warp. A tensor core multiplies 16 rows by 8 outputs
-/// and adds up 16 products for each, in one instruction.
+/// sums += the warp's part of the product of two tiles. In one instruction, a tensor core computes 16 rows by
+/// 8 outputs and adds up 16 products for each.
 __device__ void multiply_tiles(const Tile& xs, const Tile& ws, Sums& sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int c = 0; c < 4; c += 2) {  // pieces of 8 columns, two for an instruction
+  for (int c = 0; c < 4; c += 2) {  // pieces of 8 columns, two per instruction
     unsigned a[2][4], b[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -43,7 +43,7 @@ __global__ void multiply(Product p) {
   };
   for (int turn = 0; turn < kStages - 1; ++turn) request_w(turn);
   let_next_begin();
-  wait_for_previous();  // from here on, x is there
+  wait_for_previous();  // from here on, x is complete
   for (int turn = 0; turn < kStages - 1; ++turn) request_x(turn), cp_async_commit_group();
   Sums sums = {};
   for (int turn = 0; turn * kDepth < p.stride; ++turn) {

@@ -1,4 +1,4 @@
-// A product of the ladder in the GPU's memory, for tests and measurements.
+// A product rung and its operands in GPU memory, for tests and measurements.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace staircase::rungs::gpu_product {
 
 class Prepared {
  public:
-  /// x [rows, n_in] and w [n_out, n_in] of the host, W in the form that the rung reads. Throws if the GPU
-  /// fails.
+  /// Copies x [rows, n_in] and w [n_out, n_in] from the host, W in the type that the rung reads. Throws if
+  /// the GPU fails.
   Prepared(const ProductRung& rung, int rows, int n_in, int n_out, const float* w, const float* x)
       : rung_(rung) {
     p_.rows = rows;
@@ -44,13 +44,14 @@ class Prepared {
     rung_.start(p_, gpu_.stream());
     gpu_.wait();
   }
-  /// Both, without a wait between them.
+  /// Starts the kernels that write x and y and then the rung, without a wait between them.
   void run_after_kernel() {
     copy_x();
     run();
   }
 
-  /// y [rows, n_out] and the number after it, which is 0.5 if the rung wrote no further.
+  /// Returns y [rows, n_out] and the number after it in memory, which is still 0.5 if the rung wrote nothing
+  /// beyond y.
   std::vector<float> result() const { return gpu_.get(p_.y, outputs() + 1); }
 
  private:

@@ -1,4 +1,5 @@
-// What the rungs on tensor cores share: tiles of 64 rows and 32 columns of bfloat16, and where sums belong.
+// What the rungs on tensor cores share: tiles of 64 rows and 32 columns of bfloat16, and the layout of the
+// sums.
 #pragma once
 
 #include "kernels/cuda/tensor_cores.cuh"
@@ -6,11 +7,11 @@
 
 namespace staircase::rungs::gpu_product {
 
-/// Four warps compute 64 by 64 outputs, each of them 32 by 32: 2 by 4 products of 16 by 8.
+/// Four warps compute 64 by 64 outputs, each warp 32 by 32 of them, as 2 by 4 products of 16 by 8.
 constexpr int kThreads = 128, kTile = 64, kDepth = 32;
 
-/// Rows of 64 bytes lie in 16 banks. If a row kept its four pieces in their order, four of eight rows would
-/// meet in the banks of a piece. So each pair of rows exchanges them in another way (*swizzle*).
+/// A row of 64 bytes occupies 16 banks. If every row kept its four pieces in order, the same piece of eight
+/// rows would share the banks of four rows. So each pair of rows orders its pieces differently (*swizzle*).
 struct Tile {
   uint4 pieces[kTile][4];
 
@@ -19,8 +20,8 @@ struct Tile {
   __device__ const uint4* piece(int row, int c) const { return &pieces[row][c ^ (row / 2 % 4)]; }
 };
 
-/// The outputs of a warp: sums[m][n] are the four of a lane in product (m, n), as tensor_cores.cuh shows
-/// them.
+/// The outputs of a warp: sums[m][n] holds the lane's four outputs of product (m, n), in the layout of
+/// tensor_cores.cuh.
 using Sums = float[2][4][4];
 
 /// Writes the sums of a warp to y.

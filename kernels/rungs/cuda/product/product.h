@@ -1,4 +1,4 @@
-// The ladder of y [rows, n_out] = x [rows, n_in] Wᵀ on a GPU, the product of prefill: a file a rung.
+// The ladder of y [rows, n_out] = x [rows, n_in] Wᵀ on a GPU, the product of prefill. Each rung is a file.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@ namespace staircase::rungs::gpu_product {
 
 using namespace cuda;
 
-/// How a rung reads W. In bfloat16, it also rounds x.
+/// The type in which a rung reads W. With bfloat16, the rung also rounds x.
 enum class Stored { kFloat32, kBFloat16 };
 
-/// The operands, all in the GPU's memory. No kernel writes W. The kernel before writes x.
+/// The operands, all in GPU memory. No kernel writes W. The previous kernel writes x.
 struct Product {
   const float* x;            ///< [rows, stride]
   const void* w;             ///< [n_out, stride]
   std::uint16_t* rounded_x;  ///< [rows, stride], for rungs that round x to bfloat16
   float* y;                  ///< [rows, n_out]
   int rows, n_in, n_out;
-  int stride;  ///< n_in up to the next multiple of 32; zeros fill W and x
+  int stride;  ///< n_in rounded up to a multiple of 32; zeros fill W and x
 
-  /// Row `r` of x, and of W; after the last row the last one again, whose products nothing stores.
+  /// Row `r` of x, and row `o` of W. Past the last row they return the last one, whose products are not
+  /// stored.
   __host__ __device__ const float* row_of_x(int r) const { return x + last(r, rows) * stride; }
   template <typename T>
   __host__ __device__ const T* row_of_w(int o) const {
@@ -38,8 +39,8 @@ struct Product {
 };
 
 struct ProductRung {
-  std::string_view name;  ///< "3-registers", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "3-registers"
+  std::string_view idea;  ///< the idea in one line
   Stored stored;
   void (*start)(const Product& p, Stream stream);
 };

@@ -1,4 +1,4 @@
-// x in bfloat16, for the rungs that use tensor cores.
+// Rounds x to bfloat16, for the rungs that use tensor cores.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/product/product.h"
 

@@ -1,5 +1,5 @@
-// The definition in three passes, a thread for each row: the largest number, the sum of the exponentials, and
-// their shares. Without the largest, exp(100) would already be infinite in float32.
+// The definition in three passes, with one thread per row: the largest number, the sum of the exponentials,
+// and their shares. Without subtracting the largest, exp(100) would already be infinite in float32.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/softmax/softmax.h"
 

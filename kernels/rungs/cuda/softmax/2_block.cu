@@ -1,5 +1,5 @@
-// A block for each row: neighbours read neighbours. The largest number must be known before the first
-// exponential, and the sum before the first result, so all threads meet twice.
+// One block per row: neighbouring threads read neighbouring numbers. The largest number must be known before
+// the first exponential, and the sum before the first result, so all threads wait for each other twice.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/softmax/softmax.h"
 

@@ -1,24 +1,25 @@
-// Largest number and sum in one pass (online softmax): where a larger number comes, the sum so far is
-// multiplied by exp(old largest - new largest). Then the row is read twice instead of three times, and the
-// threads meet once.
+// One pass finds both the largest number and the sum (online softmax): at each larger number, the sum so far
+// is multiplied by exp(old largest - new largest). The row is read twice instead of three times, and the
+// threads wait for each other once.
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/rungs/cuda/softmax/softmax.h"
 
 namespace staircase::rungs::gpu_softmax {
 namespace {
 
-/// The part of no number.
+/// The part of an empty set of numbers.
 __device__ Part nothing() {
   return {-1e30f, 0.0f};
 }
 
-/// The same for the numbers of both (Milakov and Gimelshein 2018, section 3.1).
+/// The largest and the sum for the numbers of both parts (Milakov and Gimelshein 2018, section 3.1).
 __device__ Part merged(Part a, Part b) {
   const float largest = fmaxf(a.largest, b.largest);
   return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
 }
 
-/// The parts of all threads of a block as one, returned to each of them. A block may call it once.
+/// Merges the parts of all threads of a block, and returns the result to each of them. A block may call this
+/// once.
 __device__ Part merged_in_block(Part part) {
   __shared__ Part warps[kThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) {

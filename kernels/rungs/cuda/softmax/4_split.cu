@@ -1,6 +1,6 @@
-// Blocks share a row: with one row of 50,257 logits, rung 3 uses one of 132 multiprocessors. Here each block
-// takes 1,024 numbers or more and stores its part. Blocks cannot wait for each other, so a second kernel
-// merges the parts of its row and writes y.
+// Several blocks share a row, because rung 3 uses only one of 132 multiprocessors for one row of 50,257
+// logits. Each block reads at least 1,024 numbers and stores its part. Blocks cannot wait for each other, so
+// a second kernel merges the parts of each row and writes y.
 #include <algorithm>
 
 #include "kernels/cuda/device_functions.cuh"
@@ -9,18 +9,19 @@
 namespace staircase::rungs::gpu_softmax {
 namespace {
 
-/// The part of no number.
+/// The part of an empty set of numbers.
 __device__ Part nothing() {
   return {-1e30f, 0.0f};
 }
 
-/// The same for the numbers of both (Milakov and Gimelshein 2018, section 3.1).
+/// The largest and the sum for the numbers of both parts (Milakov and Gimelshein 2018, section 3.1).
 __device__ Part merged(Part a, Part b) {
   const float largest = fmaxf(a.largest, b.largest);
   return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
 }
 
-/// The parts of all threads of a block as one, returned to each of them. A block may call it once.
+/// Merges the parts of all threads of a block, and returns the result to each of them. A block may call this
+/// once.
 __device__ Part merged_in_block(Part part) {
   __shared__ Part warps[kThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -32,7 +33,7 @@ __device__ Part merged_in_block(Part part) {
   return merged(merged(warps[0], warps[1]), merged(warps[2], warps[3]));
 }
 
-/// How many numbers a block takes: whole sectors, so that none is read by two blocks.
+/// How many numbers a block reads: whole sectors, so that no sector is read by two blocks.
 __device__ int share_of(int width) {
   return divide_up(divide_up(width, static_cast<int>(gridDim.x)), 32) * 32;
 }

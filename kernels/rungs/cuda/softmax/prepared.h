@@ -1,4 +1,4 @@
-// A softmax of the ladder in the GPU's memory, for tests and measurements.
+// A softmax rung and its operands in GPU memory, for tests and measurements.
 #pragma once
 
 #include "kernels/rungs/cuda/gpu_memory.h"
@@ -8,7 +8,7 @@ namespace staircase::rungs::gpu_softmax {
 
 class Prepared {
  public:
-  /// x [rows, width] of the host. Throws if the GPU fails.
+  /// Copies x [rows, width] from the host. Throws if the GPU fails.
   Prepared(const SoftmaxRung& rung, const std::vector<float>& x, int width) : rung_(rung), count_(x.size()) {
     given_x_ = gpu_.put(x);
     s_.x = gpu_.put(std::vector<float>(count_));
@@ -28,13 +28,14 @@ class Prepared {
     rung_.start(s_, gpu_.stream());
     gpu_.wait();
   }
-  /// Both, without a wait between them.
+  /// Starts the kernel that writes x and then the rung, without a wait between them.
   void run_after_kernel() {
     copy_x();
     run();
   }
 
-  /// y [rows, width] and the number after it, which is 0.5 if the rung wrote no further.
+  /// Returns y [rows, width] and the number after it in memory, which is still 0.5 if the rung wrote nothing
+  /// beyond y.
   std::vector<float> result() const { return gpu_.get(s_.y, count_ + 1); }
 
  private:

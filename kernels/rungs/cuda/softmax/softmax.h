@@ -1,4 +1,5 @@
-// The ladder of the softmax on a GPU, a file a rung: y = exp(x - largest) / Σ exp(x - largest), for each row.
+// The ladder of the softmax on a GPU. Each rung is a file. y = exp(x - largest) / Σ exp(x - largest), for
+// each row.
 #pragma once
 
 #include <span>
@@ -10,25 +11,25 @@ namespace staircase::rungs::gpu_softmax {
 
 using namespace cuda;
 
-/// Threads of a block, and the most blocks that share a row.
+/// The threads of a block, and the maximum number of blocks that share a row.
 constexpr int kThreads = 128, kBlocks = 64;
 
-/// What a part of a row adds up to: its largest number, and the sum of exp(x - largest).
+/// The result of a part of a row: its largest number, and the sum of exp(x - largest).
 struct Part {
   float largest, sum;
 };
 
-/// The operands, all in the GPU's memory.
+/// The operands, all in GPU memory.
 struct Softmax {
   const float* x;  ///< [rows, width]
   float* y;        ///< [rows, width]
-  Part* parts;     ///< [rows, kBlocks], for rungs that share a row among blocks
+  Part* parts;     ///< [rows, kBlocks], for rungs in which blocks share a row
   int rows, width;
 };
 
 struct SoftmaxRung {
-  std::string_view name;  ///< "3-online", like its file
-  std::string_view idea;  ///< in one line
+  std::string_view name;  ///< the name of its file, such as "3-online"
+  std::string_view idea;  ///< the idea in one line
   void (*start)(const Softmax& s, Stream stream);
 };
 
