@@ -27,7 +27,7 @@ std::string bytes_of(const std::filesystem::path& file) {
   const auto refuse = [&] {
     throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
   };
-  // A disk may fail midway, which not every library's stream tells from the end of the file.
+  // A disk may fail midway. Not every library's stream distinguishes that from the end of the file.
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(file.string().c_str(), "rb"),
                                                            std::fclose);
   if (in == nullptr) refuse();
@@ -49,8 +49,7 @@ bool is_there(const std::filesystem::path& file) {
 
 void refuse_lfs_pointer(std::string_view content, const std::string& file) {
   if (content.starts_with("version https://git-lfs.github.com/spec/")) {
-    throw Error("{} is only a pointer of git-lfs to the file; \"git lfs pull\" fetches the file itself",
-                file);
+    throw Error("{} is only a git-lfs pointer to the file; \"git lfs pull\" fetches the file itself", file);
   }
 }
 

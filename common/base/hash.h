@@ -1,4 +1,4 @@
-// A number that stands for bytes: equal bytes have equal numbers, and other bytes most likely others.
+// A hash of bytes: equal bytes have equal hashes, and different bytes almost always have different ones.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// FNV-1a (Fowler, Noll and Vo). It finds mistakes, not attacks: two texts with the same hash are easy to
-/// make.
+/// FNV-1a (Fowler, Noll and Vo). It detects mistakes, not attacks: two texts with the same hash are easy to
+/// construct.
 class Hash {
  public:
   void add(std::span<const std::byte> bytes) {

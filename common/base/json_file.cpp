@@ -63,11 +63,11 @@ class StrictCheck : public nlohmann::json_sax<json> {
 
   std::string_view text_;
   std::size_t depth_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of every open object; an array has none
+  std::vector<std::unordered_set<std::string>> keys_;  // of every open object; empty for an array
 };
 
 void check(std::string_view text, const std::string& file, std::size_t depth) {
-  // nlohmann's lexer takes a zero byte for the end of the text and would ignore the rest.
+  // nlohmann's lexer treats a zero byte as the end of the text and would ignore the bytes after it.
   if (const auto zero = text.find('\0'); zero != text.npos) {
     throw Error("{} is not valid JSON: byte {} is zero", file, zero);
   }

@@ -1,5 +1,5 @@
-// Options from a JSON object: the key max_new_tokens sets what --max-new-tokens would. No installed header
-// includes this one.
+// Options from a JSON object: the key max_new_tokens sets the same variable as --max-new-tokens. No installed
+// header includes this one.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -28,8 +28,8 @@ namespace staircase {
   throw Error("{} is {}, but it must be {}", key, shown(value), right);
 }
 
-/// A JSON object for options: a key whose value is null counts as missing. 2.0 becomes 2, in lists too, since
-/// JSON has only one kind of number.
+/// A JSON object for options: a key whose value is null counts as missing. 2.0 becomes 2, also inside lists,
+/// since JSON has only one kind of number.
 inline nlohmann::json plain_values(nlohmann::json object) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double holds every whole number
   const auto make_whole = [](const auto& self, nlohmann::json& value) -> void {
@@ -45,8 +45,8 @@ inline nlohmann::json plain_values(nlohmann::json object) {
   return object;
 }
 
-/// The number in `value`, if the type can hold it without dropping a fraction. Otherwise throws Error with
-/// the key and the numbers of `range` that the type holds; the range itself is not checked here.
+/// Returns the number in `value` if T can hold it without dropping a fraction. Otherwise throws Error with
+/// the key and the part of `range` that T can hold. Does not check that the number is inside `range`.
 template <typename T>
 T json_number(const std::string& key, const nlohmann::json& value, const Range& range = {}) {
   using Limits = std::numeric_limits<T>;
@@ -102,7 +102,7 @@ struct JsonOptions {
     if (const nlohmann::json* found = find(key)) *value = json_number<T>(key, *found, range);
   }
 
-  /// A list of texts may also be a single text.
+  /// A single text also counts as a list of one text.
   void get(const std::string& key, std::vector<std::string>* value, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
@@ -126,13 +126,13 @@ struct JsonOptions {
     choice.choose(static_cast<std::size_t>(place - choice.words.begin()));
   }
 
-  /// Options of the program, not of one text.
+  /// Rejects options that belong to the program, not to one request.
   template <typename T>
   void get(const std::string& key, const T&, const Range& = {}) {
     throw std::logic_error(key + " is not an option of a request");
   }
 
-  /// The same for an option of any type, whose value must be in the range.
+  /// Calls the `get` for the option's type, then throws UsageError unless the value is in the range.
   void get_option(const std::string& key, const OptionValue& value, const Range& range) {
     std::visit([&](auto place) { get(key, place, range); }, value);
     require_range(key, value, range);

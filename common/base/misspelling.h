@@ -1,4 +1,4 @@
-// Whether a name was meant to be another one.
+// Recognizes misspelt names.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace staircase {
 
-/// How many letters of a misspelt name are wrong, besides capitals and separators; nothing for a name that is
-/// no misspelling of the known one.
+/// Returns how many letters of `name` differ from `known`, ignoring case and the separators - _ and space;
+/// nothing if the two differ too much for a misspelling.
 std::optional<std::size_t> wrong_letters(const std::string& name, const std::string& known);
 
 }  // namespace staircase

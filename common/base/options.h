@@ -1,5 +1,5 @@
 // How a feature declares its options: their names, where their values go, which values are valid, what they
-// mean, and which ones exclude each other. A command line reads them, or a line of a file of requests.
+// mean, and which ones exclude each other. A command line reads them, and so does a line of a request file.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace staircase {
 
 struct ModelConfig;
 
-/// The valid numbers. Without bounds, all that the type can hold.
+/// The valid numbers of an option. Without bounds, every number that the type can hold is valid.
 struct Range {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
@@ -32,14 +32,15 @@ struct Range {
   /// "between 1 and 16", for the end of "… must be".
   std::string text(bool whole_numbers) const;
 
-  /// The same for a value that is not a number of that kind at all: "a whole number between 1 and 16".
+  /// Text with the kind of number, for a value that is none: "a whole number between 1 and 16".
   std::string text_with_kind(bool whole_numbers) const;
 
   /// The numbers of this range from `lowest` to `highest`, the limits of a type.
   Range within(double lowest, double highest) const;
 };
 
-/// The part of a range that a T can hold; two digits suffice to print the largest float.
+/// The part of a range that a T can hold. The bound of float is rounded to 3.4e38, so that messages stay
+/// short.
 template <typename T>
 Range held_by(const Range& range) {
   using Limits = std::numeric_limits<T>;
@@ -62,14 +63,14 @@ constexpr Range between(double least, double most) {
   return {least, most};
 }
 
-/// One of several words; `choose` gets the index of the word.
+/// An option that takes one of several words. `choose` is called with the index of the word.
 struct Choice {
   std::vector<std::string> words;
   std::string present;  ///< the word for the variable's current value
   std::function<void(std::size_t index)> choose;
 };
 
-/// The words for the values of `value`.
+/// A choice that sets `value` to the meaning of the word.
 template <typename Value>
 Choice one_of(Value* value, const std::vector<std::pair<std::string, Value>>& meanings) {
   Choice choice;
@@ -81,27 +82,27 @@ Choice one_of(Value* value, const std::vector<std::pair<std::string, Value>>& me
   return choice;
 }
 
-/// A whole number or the word "auto", which stands for no number.
+/// An option that takes a whole number or the word "auto"; "auto" leaves the variable without a value.
 struct NumberOrAuto {
   std::optional<int>* value;
 };
 
-/// The name of a file or folder, or another text.
+/// An option that takes the name of a file or folder, or any other text.
 struct Path {
   std::string* value;
   const char* kind = "PATH";  ///< in the help: FILE, DIR, TEXT
   bool may_be_empty = false;
 };
 
-/// Where the value of an option goes. The variable's initial value is the default; an optional without a
-/// value is off.
+/// The variable that receives the value of an option. The variable's initial value is the default; an
+/// optional without a value is off.
 using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<int>*, std::optional<float>*,
                                  std::vector<int>*, std::vector<std::string>*, NumberOrAuto, Path, Choice>;
 
 /// Names of options and their values, as typed.
 using OptionTexts = std::vector<std::pair<std::string, std::string>>;
 
-/// The value of an option, for a rule that compares two.
+/// An option's name and value, for a rule that compares two options.
 struct NamedNumber {
   const char* name;
   const int* value;
@@ -113,14 +114,14 @@ class OptionSink {
  public:
   virtual ~OptionSink() = default;
 
-  /// `name` as it is typed: --top-k. A number outside `range` is rejected with the name, the value and the
-  /// range. A flag that is on can be switched off as --no-NAME.
+  /// `name` as it is typed: --top-k. A number outside `range` is rejected with an error that names the
+  /// option, the value and the range. --no-NAME switches off a flag that is on by default.
   virtual void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) = 0;
 
   /// A rule that no range can express: throws UsageError for values that contradict each other.
   void rule(std::function<void()> rule);
 
-  /// A rule whose message needs no value.
+  /// A rule with a fixed message: throws UsageError with `message` if `is_wrong()` is true.
   void refuse_if(std::function<bool()> is_wrong, std::string message);
 
   /// A number bounded by another option's value.
@@ -134,11 +135,11 @@ class OptionSink {
   void model_rule(std::function<void(const ModelConfig& config)> rule);
 
  protected:
-  /// For a class that has read all values: applies the rules in the order of their declaration. Warnings come
-  /// last, so a wrong call prints a single sentence.
+  /// Applies the rules in the order of their declaration; a derived class calls it once it has read all
+  /// values. Warnings come last, so an invalid command line prints only its error.
   void apply_rules() const;
 
-  /// The same once the model is known, before its weights are read.
+  /// Applies the rules that need the model's configuration; called before the weights are read.
   void apply_model_rules(const ModelConfig& config) const;
 
  private:
@@ -148,11 +149,11 @@ class OptionSink {
 };
 
 /// Throws UsageError, "top_k is -1, but it must be 0 or more", unless all numbers in `value` are valid. A
-/// bounded list of texts must have no empty one.
+/// list of texts with a range must not contain an empty text.
 void require_range(std::string_view name, const OptionValue& value, const Range& range);
 
-/// a · b, where neither is below 0: how many `things` two options make together. Throws UsageError if an int
-/// cannot hold it.
+/// Returns a · b, the number of `things` that two options request together; neither is negative. Throws
+/// UsageError if an int cannot hold the product.
 int product(std::int64_t a, std::int64_t b, std::string_view things = "");
 
 }  // namespace staircase

@@ -26,7 +26,8 @@ bool has_utf8() {
   return true;
 }
 
-/// ASCII for the characters that programs draw with; the eighths of a bar are less than a character.
+/// Replaces the characters that programs draw with by ASCII. The eighths of a bar disappear: they are less
+/// than one character.
 std::string in_ascii(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
       {"█", "#"}, {"▉", ""},  {"▊", ""},  {"▋", ""},  {"▌", ""},  {"▍", ""}, {"▎", ""},
@@ -56,7 +57,7 @@ std::string printable(std::string_view bytes, bool has_lines) {
       result += "\\n";
     } else if ((byte < ' ' && byte != '\n') || byte == 0x7f) {
       result += fmt::format("\\u{:04x}", byte);
-    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // the second set, U+0080 to U+009F
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // C1 controls, U+0080 to U+009F
       result += fmt::format("\\u{:04x}", next);
       ++i;
     } else {
@@ -70,7 +71,7 @@ std::string quoted(const std::string& text, std::size_t longest) {
   std::size_t end = text.size();
   if (end > longest) {
     end = longest;
-    while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // no character is cut in two
+    while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // never splits a character
   }
   std::string shown = text.substr(0, end);
   if (end < text.size()) shown += "...";

@@ -1,12 +1,12 @@
-// Regular expressions of settings.
+// Matches the regular expressions in settings.
 #pragma once
 
 #include <string_view>
 
 namespace staircase {
 
-/// Whether the pattern matches all of the text, as Python's re.fullmatch decides. Throws Error with the
-/// reason for a pattern that is broken or that takes too many steps.
+/// Whether the pattern matches the whole text, as Python's re.fullmatch decides. Throws Error with the reason
+/// if the pattern is invalid or matching takes too many steps.
 bool matches_whole(std::string_view pattern, std::string_view text);
 
 }  // namespace staircase

@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// The hash of `bytes` for that seed. It finds mistakes, not attacks. Four sums run side by side, so a
-/// processor multiplies in each cycle.
+/// Returns the hash of `bytes` with this seed. It detects mistakes, not attacks. Four independent sums let
+/// the processor start a multiplication in every cycle.
 inline std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed = 0) {
   static constexpr std::uint64_t p1 = 0x9e3779b185ebca87, p2 = 0xc2b2ae3d27d4eb4f, p3 = 0x165667b19e3779f9,
                                  p4 = 0x85ebca77c2b2ae63, p5 = 0x27d4eb2f165667c5;
