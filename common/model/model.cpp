@@ -69,7 +69,7 @@ void join_devices(Device& device, Ranks& ranks, Split split) {
   const bool joins = device.can_join();
   const auto other = ranks.first_mismatch(joins ? 1 : 0);
   if (other && split == Split::kMatrices) {
-    throw Error("rank {} computes on another kind of device than rank 0; --device cpu is the same for all",
+    throw Error("rank {} uses a different kind of device than rank 0; run every rank with --device cpu",
                 *other);
   }
   if (other || !joins) return;

@@ -34,7 +34,7 @@ int number_of(int (*ask)(MPI_Comm, int*)) {
   return number;
 }
 
-/// The ranks that share this machine with this one, which is left out.
+/// The other ranks on this machine.
 std::vector<RankMonitor::Process> others_of_machine(int rank) {
   MPI_Comm machine = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
@@ -59,7 +59,7 @@ class MpiRanks : public Ranks {
   MpiRanks& operator=(const MpiRanks&) = delete;
   ~MpiRanks() override {
     for (Message& message : sent_) MPI_Wait(&message.request, MPI_STATUS_IGNORE);
-    monitor_.reset();  // from here on they may end
+    monitor_.reset();  // from here on, the other ranks may end
     MPI_Finalize();
   }
 
@@ -74,7 +74,7 @@ class MpiRanks : public Ranks {
     if (limit_ && rank() == 0) limit_->begin(true);
     MPI_Request request{};
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    // Between two passes it takes microseconds, and between two requests hours.
+    // The wait takes microseconds between two passes, but may take hours between two requests.
     using std::chrono::microseconds;
     const auto begin = std::chrono::steady_clock::now();
     for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
@@ -89,7 +89,8 @@ class MpiRanks : public Ranks {
   }
 
   void limit_waits(std::chrono::milliseconds limit) override {
-    // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile. The rest are later.
+    // Only one rank prints the error: rank 0, or otherwise rank 1 unless a signal has ended it. The other
+    // ranks wait longer.
     if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : rank() == 1 ? 1300 : 1800);
     const auto give_up = [this, limit] {
       if (gives_up_.exchange(true)) return;  // two threads may notice it
@@ -98,9 +99,9 @@ class MpiRanks : public Ranks {
       say_error(fmt::format(
           "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
-      std::_Exit(1);  // the thread that may call MPI is the one that waits
+      std::_Exit(1);  // only the waiting thread may call MPI
     };
-    // These ranks wait in `barrier` without a limit: rank 0 may have no request for hours.
+    // The other ranks wait in `barrier` without a limit: rank 0 may get no request for hours.
     if (rank() > 0) monitor_->follow_rank_0(limit, give_up);
     limit_.emplace(limit, give_up);
   }
@@ -108,7 +109,7 @@ class MpiRanks : public Ranks {
  private:
   static constexpr std::chrono::microseconds kAwake{1000}, kLongestNap{2000};
 
-  /// On its way: MPI reads the bytes until the request is done.
+  /// A message in flight: MPI reads the bytes until the request is done.
   struct Message {
     std::vector<std::byte> bytes;
     MPI_Request request;
@@ -168,7 +169,7 @@ std::string own_gpu(const std::optional<std::string>& visible, int number) {
   std::size_t start = 0;
   for (; number > 0; --number) {
     const std::size_t comma = visible->find(',', start);
-    if (comma == visible->npos) return "-1";  // none: CUDA's list ends at a number that is no GPU
+    if (comma == visible->npos) return "-1";  // no GPU: CUDA's list ends at the first number that names none
     start = comma + 1;
   }
   return visible->substr(start, visible->find(',', start) - start);

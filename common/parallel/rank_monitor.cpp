@@ -25,13 +25,13 @@ volatile std::sig_atomic_t has_ended = 0, has_been_told = 0;
 
 #ifdef SIGURG
 
-/// A process that is no rank of ours ignores it.
+/// The signal that notifies a rank. Any other process ignores it.
 constexpr int kTold = SIGURG;
 
 constexpr std::chrono::milliseconds kTick(50);
 
-/// A signal interrupts one thread, when that thread next runs. By default it is the main one, which may have
-/// to wait for a processor for longer than the other ranks live.
+/// A signal interrupts one thread, as soon as that thread runs. By default that is the main thread, which may
+/// get a processor only after the other ranks have ended.
 void let_this_thread_be_told(bool wanted) {
   sigset_t told;
   sigemptyset(&told);
@@ -39,16 +39,17 @@ void let_this_thread_be_told(bool wanted) {
   pthread_sigmask(wanted ? SIG_UNBLOCK : SIG_BLOCK, &told, nullptr);
 }
 
-/// Several ranks may end at once: what is left of them is clear a little later.
+/// Ticks to wait before reporting a lost rank: several ranks may end at once, and shortly afterwards all
+/// losses are visible.
 constexpr int kBeforeSaying = 3;
 
-/// For ranks that do not say it themselves, in case mpirun does not end them. A busy machine may take a
-/// second for that, and mpirun's status is that of the first rank that ends.
+/// Ticks after which a rank that reports nothing ends itself, in case mpirun does not end it. On a busy
+/// machine mpirun may take a second, and it returns the status of the first rank that ends.
 constexpr int kBeforeLeaving = 80;
 
-/// R if it runs, S if it waits, T if it is stopped ...: Linux has it in /proc/ID/stat, after the name of the
-/// program in parentheses (proc(5)). Z if it has ended, which can still be read until its parent, mpirun,
-/// notices it. '?' where that file does not exist.
+/// The state of a process: R if it runs, S if it waits, T if it is stopped ... Linux writes it into
+/// /proc/ID/stat, after the program's name in parentheses (proc(5)). Z means that the process has ended; the
+/// file remains until its parent, mpirun, notices. Returns '?' if the file does not exist.
 char state(const RankMonitor::Process& process) {
   if (kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH) return 'Z';
   std::ifstream file(fmt::format("/proc/{}/stat", process.id));
@@ -81,7 +82,7 @@ RankMonitor::RankMonitor(int rank, std::vector<Process> others, std::chrono::mil
   std::erase_if(others_, [](const Process& other) { return state(other) == 'Z'; });
   std::signal(SIGTERM, [](int) { has_ended = 1; });
   std::signal(kTold, [](int) { has_been_told = 1; });
-  let_this_thread_be_told(false);  // nor those that it starts
+  let_this_thread_be_told(false);  // nor the threads that it starts
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -99,7 +100,7 @@ void RankMonitor::follow_rank_0(std::chrono::milliseconds limit, std::function<v
   limit_ = limit;
   give_up_ = std::move(give_up);
   follows_ = true;
-  // mpirun passes SIGUSR1 on.
+  // mpirun forwards SIGUSR1 to its processes.
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
@@ -112,12 +113,13 @@ void RankMonitor::watch() {
   let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
   std::vector<int> known;
-  // In ticks: none while this process is stopped itself. Of rank 0, and of each other rank.
+  // How long rank 0 has been stopped, and each other rank. Counted in ticks, so that time in which this
+  // process is stopped itself does not count.
   std::chrono::milliseconds stopped_for(0);
   std::map<int, std::chrono::milliseconds> stops;
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
     if (leaves_) continue;
-    // One that has ended and told why did that first: this thread has its signal by now.
+    // A rank that has reported why it ends did so before it ended, so this thread has its signal by now.
     std::vector<int> lost;
     bool leader_stopped = false, is_first = true;
     for (const Process& other : others_) {
@@ -141,7 +143,7 @@ void RankMonitor::watch() {
     if (lost.empty() && !has_signal() && !is_notified()) continue;
     ++ticks;
     if (is_notified()) {
-      // mpirun takes its status from the rank that told.
+      // mpirun takes its status from the rank that notified.
       if (has_signal() || ticks > kBeforeLeaving) std::_Exit(1);
     } else if (lost.empty()) {
       if (follows_ || ticks < kBeforeSaying) continue;

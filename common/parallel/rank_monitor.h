@@ -1,5 +1,5 @@
-// The other ranks of this machine, and whether their processes still run. A rank that runs but does not
-// answer, here or on another machine, is found by wait_limit.h.
+// Watches whether the processes of the other ranks on this machine still run. wait_limit.h detects a rank
+// that does not answer, on this machine or another.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@
 
 namespace staircase {
 
-/// When a rank ends too early, mpirun sends SIGTERM to the others, and SIGKILL a second later. In between,
-/// the first rank that is left says which one is lost, and all end with status 1. Only where there are
-/// signals.
+/// When a rank ends too early, mpirun sends SIGTERM to the others, and SIGKILL a second later. Within that
+/// second, the lowest remaining rank prints which rank was lost, and all ranks exit with status 1. Does
+/// nothing on systems without signals.
 class RankMonitor {
  public:
   struct Process {
@@ -23,30 +23,30 @@ class RankMonitor {
     std::int64_t id = 0;
   };
 
-  /// Of this process.
+  /// The id of this process.
   static std::int64_t own_id();
 
-  /// Watches `others`, apart from those that this process cannot see. All of them run until each has made
-  /// its own. If one is stopped (SIGSTOP) for longer than `longest_stop`, the first rank that runs says which
-  /// one, and all end.
+  /// Watches `others`, except processes that are not visible from here. Every rank must run until all have
+  /// created their monitors. If a rank is stopped (SIGSTOP) for longer than `longest_stop`, the lowest
+  /// running rank prints which one, and all ranks end.
   RankMonitor(int rank, std::vector<Process> others,
               std::chrono::milliseconds longest_stop = std::chrono::seconds(5));
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
 
-  /// From now on this rank goes on until rank 0 ends, whatever signal arrives that ends programs. If rank 0
-  /// is stopped (SIGSTOP) for longer than `limit`, a separate thread calls `give_up`.
+  /// From now on this rank runs until rank 0 ends, even if it receives a signal that would end a program. If
+  /// rank 0 is stopped (SIGSTOP) for longer than `limit`, a separate thread calls `give_up`.
   void follow_rank_0(std::chrono::milliseconds limit, std::function<void()> give_up);
 
-  /// Whether this process has got a signal that ends programs.
+  /// Whether this process has received a signal that ends programs.
   static bool has_signal();
 
   /// Whether another rank has notified this one.
   static bool is_notified();
 
-  /// Call before this rank ends with a sentence: tells the others of this machine, which then need none of
-  /// their own, and stops watching them.
+  /// Notifies the other ranks on this machine and stops watching them. Call it before this rank prints an
+  /// error and ends, so that the others print none.
   void notify();
 
  private:
@@ -57,11 +57,11 @@ class RankMonitor {
   std::vector<Process> others_;
   std::chrono::milliseconds limit_{0};
   std::function<void()> give_up_;
-  std::atomic<bool> follows_ = false, leaves_ = false;  // follows_ after the two before it are set
+  std::atomic<bool> follows_ = false, leaves_ = false;  // follows_ is set last, after limit_ and give_up_
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // the last member, since it uses the others
 };
 
 }  // namespace staircase

@@ -9,11 +9,11 @@
 namespace staircase {
 namespace {
 
-/// From here on a sum is made in slices. These are 64 KiB, and a link of 10 Gbit/s takes about as long for
-/// them as for starting another call: 50 µs.
+/// all_reduce sums in slices from this many numbers on. They are 64 KiB, which a link of 10 Gbit/s transfers
+/// in about the time that it needs to start another call: 50 µs.
 constexpr std::size_t kSlicedFrom = 1 << 14;
 
-/// The number in the first of these variables that is set.
+/// The number in the first of these variables that is set, or `otherwise` if none is.
 int number_in_environment(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
     if (const char* text = std::getenv(name)) return std::atoi(text);
@@ -45,7 +45,7 @@ void Ranks::all_reduce(std::span<float> numbers) {
 void Ranks::reduce_slices(std::span<float> numbers) {
   const std::size_t count =
       (numbers.size() + static_cast<std::size_t>(size_) - 1) / static_cast<std::size_t>(size_);
-  // The last ones may be shorter.
+  // The last slices may be shorter.
   const auto slice = [&](int rank) {
     const std::size_t first = std::min(static_cast<std::size_t>(rank) * count, numbers.size());
     return numbers.subspan(first, std::min(count, numbers.size() - first));
@@ -86,7 +86,7 @@ std::optional<int> Ranks::first_mismatch(std::uint64_t number) {
 
 void Ranks::check_other(int rank) const {
   if (rank < 0 || rank >= size_ || rank == rank_) {
-    throw Error("rank {} of {} has no other rank {} to send to or to receive from", rank_, size_, rank);
+    throw Error("rank {} of {} cannot exchange data with rank {}: no such peer", rank_, size_, rank);
   }
 }
 
@@ -99,7 +99,7 @@ void Ranks::receive(std::span<float> numbers, int from) {
   check_other(from);
   const std::size_t sent = take(std::as_writable_bytes(numbers), from);
   if (sent != numbers.size_bytes()) {
-    throw Error("rank {} expects {} bytes of rank {}, which has sent {}: all ranks need the same options",
+    throw Error("rank {} expects {} bytes from rank {}, which sent {}: all ranks need the same options",
                 rank_, numbers.size_bytes(), from, sent);
   }
   received_bytes_ += sent;

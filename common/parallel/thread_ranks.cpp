@@ -14,7 +14,7 @@
 namespace staircase {
 namespace {
 
-/// Where the threads exchange bytes, and wait for each other.
+/// Here the threads exchange bytes and wait for each other.
 class MeetingPlace {
  public:
   explicit MeetingPlace(int size)
@@ -22,11 +22,11 @@ class MeetingPlace {
 
   void exchange(int rank, std::span<const std::byte> own, std::span<std::byte> all) {
     places_[static_cast<std::size_t>(rank)] = own;
-    wait();  // until all have stored theirs
+    wait();  // until all ranks have stored their bytes
     for (std::byte* to = all.data(); const std::span<const std::byte> place : places_) {
       to = std::copy(place.begin(), place.end(), to);
     }
-    wait();  // until all have read it
+    wait();  // until all ranks have read them
   }
 
   void post(int from, std::span<const std::byte> bytes, int to) {
@@ -60,7 +60,7 @@ class MeetingPlace {
  private:
   using Box = std::deque<std::vector<std::byte>>;
 
-  /// The bytes that one rank has sent to another, which has not taken them yet.
+  /// The messages that rank `from` has sent to rank `to` and that `to` has not received yet.
   Box& box(int from, int to) {
     return boxes_[static_cast<std::size_t>(from) * places_.size() + static_cast<std::size_t>(to)];
   }

@@ -1,5 +1,5 @@
-// The time limit for other ranks: detects a call to them that does not return. rank_monitor.h sees those of
-// this machine whose processes have ended or are stopped.
+// The time limit for other ranks: detects a call to them that does not return. rank_monitor.h detects ranks
+// on this machine whose processes have ended or are stopped.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// Ranks do equal work between two calls, so none waits much longer than it has worked. But if a rank on
-/// another machine is killed or stopped, the others would wait for ever.
+/// Ranks do equal work between two calls, so no rank waits much longer than it has worked. But if a rank on
+/// another machine is killed or stopped, the others would wait for ever without this limit.
 class WaitLimit {
  public:
   /// Calls `give_up` once, in a separate thread, when a wait takes longer than `limit` plus twice the work
@@ -22,9 +22,9 @@ class WaitLimit {
   WaitLimit(const WaitLimit&) = delete;
   WaitLimit& operator=(const WaitLimit&) = delete;
 
-  /// A wait begins. The time since the end of the last one counts as work, unless this rank was idle.
+  /// A wait begins. The time since the last wait ended counts as work, unless this rank was idle.
   void begin(bool was_idle = false);
-  /// It has ended, if it had begun.
+  /// The wait has ended. Does nothing if no wait had begun.
   void end();
 
  private:

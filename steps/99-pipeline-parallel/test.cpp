@@ -217,7 +217,7 @@ TEST_CASE("ranks with different numbers of micro-batches are rejected") {
             Model model = with_own_pass(find_model("tales-qwen-1m"), ranks, 1 + ranks.rank());
             model.next_logits(batch_of(kTexts));
           });
-        }) == "rank 1 expects 4608 bytes of rank 0, which has sent 13824: all ranks need the same options");
+        }) == "rank 1 expects 4608 bytes from rank 0, which sent 13824: all ranks need the same options");
 }
 
 TEST_CASE("--compare-ranks prints what each rank has and receives, and changes no text") {

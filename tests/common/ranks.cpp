@@ -222,7 +222,7 @@ TEST_CASE("numbers that are more or fewer than those that were sent are refused"
               }
             });
           }) ==
-          fmt::format("rank 1 expects {} bytes of rank 0, which has sent 12: all ranks need the same options",
+          fmt::format("rank 1 expects {} bytes from rank 0, which sent 12: all ranks need the same options",
                       4 * expected));
   }
 }
@@ -230,7 +230,7 @@ TEST_CASE("numbers that are more or fewer than those that were sent are refused"
 TEST_CASE("a rank sends to other ranks alone") {
   for (const int other : {-1, 0, 1}) {
     const std::string reason =
-        fmt::format("rank 0 of 1 has no other rank {} to send to or to receive from", other);
+        fmt::format("rank 0 of 1 cannot exchange data with rank {}: no such peer", other);
     SingleRank alone;
     Floats numbers(1);
     CHECK(error_message([&] { alone.send(numbers, other); }) == reason);

@@ -532,7 +532,7 @@ TEST_CASE("ranks on a CPU and on a GPU are refused") {
                 DType::kFloat32, ranks);
   });
   for (const std::string& error : errors) {
-    CHECK(error == "rank 1 computes on another kind of device than rank 0; --device cpu is the same for all");
+    CHECK(error == "rank 1 uses a different kind of device than rank 0; run every rank with --device cpu");
   }
 }
 
