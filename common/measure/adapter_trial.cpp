@@ -16,7 +16,7 @@ double perplexity(Model& model, std::span<const int> text) {
   const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
   const std::vector<float> logits = copy_of(model.last_logits(text, static_cast<int>(text.size())));
   double sum = 0.0;
-  for (std::size_t i = 1; i < text.size(); ++i) {  // row i - 1 is about token i
+  for (std::size_t i = 1; i < text.size(); ++i) {  // row i - 1 predicts token i
     const std::vector<float> probabilities =
         softmax(std::span(logits).subspan((i - 1) * vocab_size, vocab_size));
     sum -= std::log(static_cast<double>(probabilities[static_cast<std::size_t>(text[i])]));

@@ -11,7 +11,7 @@ namespace staircase {
 
 namespace {
 
-constexpr int kQueueLength = 20'000;  ///< of the requests that are all there from the start
+constexpr int kQueueLength = 20'000;  ///< most requests in the run that starts with all of them waiting
 
 }  // namespace
 

@@ -12,8 +12,8 @@ namespace {
 constexpr int kTurns = 5;
 constexpr std::size_t kTimed = 32;  // tokens per turn
 
-/// Adds the divergence of each cache from the first, after each token of a window, which each cache then
-/// holds.
+/// Adds to `sums` the divergence of each cache from the first one after each token of a window. Afterwards
+/// each cache holds the window.
 void add_divergences(Model& model, const std::vector<TriedCache>& caches, std::span<const int> window,
                      std::vector<double>& sums) {
   std::vector<float> exact;
@@ -27,7 +27,7 @@ void add_divergences(Model& model, const std::vector<TriedCache>& caches, std::s
   }
 }
 
-/// Tokens/s of the last tokens of a window that the cache holds.
+/// The tokens/s for the last tokens of a window, which the cache holds.
 double rate(Model& model, KvCache& cache, std::span<const int> window) {
   using Clock = std::chrono::steady_clock;
   const std::size_t count = std::min(kTimed, window.size()), first = window.size() - count;
@@ -41,7 +41,7 @@ double rate(Model& model, KvCache& cache, std::span<const int> window) {
 }  // namespace
 
 Table compare_caches(Model& model, const std::vector<TriedCache>& caches, std::span<const int> text) {
-  if (text.empty()) throw UsageError("caches are compared on a text: it needs a token or more");
+  if (text.empty()) throw UsageError("comparing caches needs a text of at least one token");
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   std::vector<double> sums(caches.size());
   for (std::size_t first = 0; first < text.size(); first += context) {

@@ -1,4 +1,4 @@
-// Caches side by side on a text: their memory, what they change, and their speed.
+// Compares caches on a text: their memory, how much they change the model's probabilities, and their speed.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ namespace staircase {
 struct TriedCache {
   std::string name;
   std::unique_ptr<KvCache> cache;
-  bool is_timed = true;  ///< one that simulates another has no speed of its own
+  bool is_timed = true;  ///< false for a cache that only simulates another one: its speed means nothing
 };
 
-/// A line for each cache, whose row 0 it uses. It has the MiB, and the mean of KL(first ‖ this) after each
-/// token, in nats / 1000: the first cache is the exact one (Kullback and Leibler 1951). Then come tokens/s at
-/// the end of the text, and the speed-up over the first. The text is cut into windows as long as the context,
-/// and the model reads one token at a time. Throws UsageError for a text without tokens, and Error as
-/// next_logits does.
+/// Returns one row for each cache, measured in its row 0. The columns are its MiB and the mean of KL(first ‖
+/// this) over all tokens, in millinats; the first cache is the exact one (Kullback and Leibler 1951). Next
+/// come tokens/s for the last tokens of the first window, and the speed-up over the first cache. The windows
+/// of the text are as long as the context, and the model reads one token at a time. Throws UsageError for a
+/// text without tokens, and Error as next_logits does.
 Table compare_caches(Model& model, const std::vector<TriedCache>& caches, std::span<const int> text);
 
 }  // namespace staircase

@@ -33,7 +33,7 @@ void compare_logits(const std::function<std::vector<float>()>& plain,
                     const std::function<std::span<const float>()>& engine, const PartTimes& times) {
   std::vector<float> ours;
   std::span<const float> theirs;
-  // The engine comes first: it rejects a text that is too long, which plain loops would run on.
+  // The engine runs first: it rejects a text that is too long, but plain loops would compute it.
   double engine_seconds = std::numeric_limits<double>::infinity();
   for (int turn = 0; turn < 3; ++turn)
     engine_seconds = std::min(engine_seconds, seconds_of([&] { theirs = engine(); }));

@@ -1,4 +1,5 @@
-// Compares two computations of logits: how far apart they are, how long both take, and on what.
+// Compares two computations of logits: how far apart they are, how long each takes, and which parts take the
+// time.
 #pragma once
 
 #include <chrono>
@@ -10,10 +11,10 @@
 
 namespace staircase {
 
-/// Where a computation's time goes, by part.
+/// The time that each part of a computation takes.
 class PartTimes {
  public:
-  /// Adds the seconds of its lifetime to a part.
+  /// Adds the seconds of its own lifetime to a part.
   class Watch {
    public:
     explicit Watch(double& seconds) : seconds_(seconds) {}
@@ -26,7 +27,7 @@ class PartTimes {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   };
 
-  /// `const auto watch = times.of("MLP");` counts until the end of the block.
+  /// `const auto watch = times.of("MLP");` measures until the end of the block.
   [[nodiscard]] Watch of(const std::string& part) { return Watch(seconds_[part]); }
 
   /// Seconds by part.
@@ -39,8 +40,9 @@ class PartTimes {
 /// Prints the largest difference between two logits.
 void compare_logits(std::span<const float> plain, std::span<const float> engine);
 
-/// Prints that difference, the time of `plain`, that of the engine (the least of three), and the share of
-/// each part. `plain` is called once, after the engine has accepted the text, and fills in `times`.
+/// Prints the largest difference between two logits, the time of `plain`, the shortest of three times of the
+/// engine, and the share of each part. `plain` is called once, after the engine has accepted the text, and
+/// fills in `times`.
 void compare_logits(const std::function<std::vector<float>()>& plain,
                     const std::function<std::span<const float>()>& engine, const PartTimes& times);
 

@@ -113,7 +113,7 @@ Spread speedup(const std::vector<double>& rates, const std::vector<double>& base
 std::vector<double> non_negative_least_squares(const std::vector<std::vector<double>>& rows,
                                                const std::vector<double>& values) {
   const std::size_t columns = rows[0].size();
-  std::vector<std::vector<double>> products(columns, std::vector<double>(columns));  // of two columns
+  std::vector<std::vector<double>> products(columns, std::vector<double>(columns));  // of every two columns
   std::vector<double> slope(columns), result(columns);  // half the derivative of the sum with respect to each
                                                         // number
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -122,7 +122,7 @@ std::vector<double> non_negative_least_squares(const std::vector<std::vector<dou
       for (std::size_t b = 0; b < columns; ++b) products[a][b] += rows[i][a] * rows[i][b];
     }
   }
-  // Nearly equal columns need many rounds, and a round is cheap.
+  // Nearly equal columns need many rounds, but a round is cheap.
   for (int round = 0; round < 200'000; ++round) {
     for (std::size_t a = 0; a < columns; ++a) {
       if (products[a][a] == 0.0) continue;

@@ -69,7 +69,7 @@ PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelCon
   if (fleet.ranks == 1) return alone;
   const double ranks = fleet.ranks, width = config.n_embd, sums = 2.0 * config.n_layer;
   const double number = (ranks - 1) * sizeof(float) * 8 / (1e9 * fleet.link_gbit);  // from each other rank
-  // Only a row's last token leaves the last block, so its last two sums are of rows.
+  // Only the last token of each row leaves the last block, so the last two sums count rows, not tokens.
   const PassCost cost{alone.pass / ranks + (sums + 2) * 1e-6 * fleet.link_us,
                       alone.row / ranks + number * (2 * width + std::ceil(config.vocab_size / ranks) + 1),
                       alone.token / ranks + number * width * (sums - 1), alone.position / ranks};

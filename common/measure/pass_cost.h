@@ -14,22 +14,23 @@
 
 namespace staircase {
 
-/// The tokens of each row of a batch that go through the model in one pass.
+/// The tokens that each row of a batch feeds to the model in one pass.
 using Fed = std::span<const std::span<const int>>;
 
 /// What a pass computed, and how long it took.
 struct MeasuredPass {
-  int rows = 0;            ///< that feed something
-  int tokens = 0;          ///< that they feed
-  double positions = 0.0;  ///< positions that these tokens attend to: each to those before it in its row, and
-                           ///< to itself
+  int rows = 0;            ///< rows that feed at least one token
+  int tokens = 0;          ///< tokens that the rows feed
+  double positions = 0.0;  ///< positions that these tokens attend to: each to its own and to all earlier ones
+                           ///< of its row
   double seconds = 0.0;
 };
 
-/// A pass that feeds `fed[r]` to row r of the cache; its time is 0 for now.
+/// Describes a pass that feeds `fed[r]` to row r of the cache. Its time is 0: the caller sets it.
 MeasuredPass describe(Fed fed, const KvCache& cache);
 
-/// The seconds of a pass: a part for reading the weights, and a part per row, token and position.
+/// The seconds that a pass takes: a constant for reading the weights, plus a cost per row, per token and per
+/// position.
 struct PassCost {
   double pass = 0.0, row = 0.0, token = 0.0, position = 0.0;
 
@@ -38,29 +39,29 @@ struct PassCost {
   }
 };
 
-/// The cost that fits `passes` best, by least squares; no part is negative. Each square has the weight 1 /
-/// seconds, so neither the longest passes nor the many short ones decide alone. `passes` must not be empty,
-/// and each must have taken time.
+/// The cost that fits `passes` best, by least squares; no part is negative. Each square is weighted by 1 /
+/// seconds, so neither the longest passes nor the many short ones dominate. `passes` must not be empty, and
+/// every time must be above 0.
 PassCost fit(const std::vector<MeasuredPass>& passes);
 
-/// The cost of the passes that `measure` finds with seed 1. Prints how well it predicts those with seed 2,
-/// and warns if it is off by more than 10 %. Each pass is measured four times, and its shortest time counts:
-/// other work on the machine can only add to it.
+/// Fits the cost to the passes that `measure` returns for seed 1. Prints how well it predicts the passes of
+/// seed 2, and warns if their total is off by more than 10 %. Each pass is measured four times, and its
+/// shortest time counts: other work on the machine can only add to it.
 PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
 
-/// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 98). Each computes its part
-/// of `alone`, and waits for the calls and bytes of its link: two sums per block and one of the embedding,
-/// and the logits of the others' tokens. (Large sums of three ranks or more cost less: `Ranks::all_reduce`.)
+/// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 98). Each rank computes its
+/// part of `alone` and waits for its link: two sums per block, one sum for the embedding, and the logits of
+/// the other ranks' tokens. (Large sums cost less with three ranks or more: see `Ranks::all_reduce`.)
 PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelConfig& config);
 
-/// `shared` of what `fit` finds for one rank.
+/// Fits the cost for one rank, then applies `shared` to it.
 inline PassCost fit_shared(const FleetOptions& fleet, const ModelConfig& config,
                            const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure) {
   return shared(fit(measure), fleet, config);
 }
 
-/// An engine that adds its passes to `passes`, for the rows of `cache`. Each lasts until the next begins: the
-/// work done with the logits belongs to it. The last one is left out.
+/// An engine that appends its passes over the rows of `cache` to `passes`. A pass lasts until the next one
+/// begins, so it includes the work done with its logits. The last pass is left out.
 class TimedEngine : public DelegatingEngine {
  public:
   TimedEngine(Engine& engine, const KvCache& cache, std::vector<MeasuredPass>& passes)

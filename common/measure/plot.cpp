@@ -20,17 +20,17 @@ std::string replaced(const std::string& text, char from, const std::string& to) 
   return result;
 }
 
-/// A string of gnuplot's. Between single quotes only another single quote has a meaning.
+/// A string for gnuplot. Between single quotes, only another single quote has a meaning.
 std::string quoted(const std::string& text) {
   return fmt::format("'{}'", replaced(replaced(text, '\'', "’"), '\n', " "));
 }
 
-// Colours that colour-blind readers can tell apart (Okabe and Ito 2008). A plot that needs more of them
-// repeats them with dashes.
+// Colours that colour-blind readers can tell apart (Okabe and Ito 2008). Further series repeat the colours
+// with dashed lines.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};
 
-/// The program that gnuplot runs: the data first, one block a series, then how to draw it.
+/// The program that gnuplot runs: first the data, one block per series, then the drawing commands.
 std::string script(const Plot& plot) {
   std::string text, curves;
   double least = std::numeric_limits<double>::infinity(), most = -least;  // of all x
@@ -70,7 +70,7 @@ std::string script(const Plot& plot) {
   return text + "plot " + curves + "\n";
 }
 
-/// The same for a timeline: a block of data for each kind of bar in each panel.
+/// The program for a timeline, with a block of data for each kind of bar in each panel.
 std::string script(const Timeline& timeline) {
   std::string data, panels;
   double end = 0.0;
@@ -109,10 +109,10 @@ std::string script(const Timeline& timeline) {
                     end > 0.0 ? end : 1.0, lanes + 0.6, timeline.panels.size(), panels);
 }
 
-/// Runs gnuplot with that program.
+/// Runs gnuplot with the program `text`.
 void draw(const std::filesystem::path& file, const std::string& text) {
 #ifdef __EMSCRIPTEN__
-  // A page cannot start gnuplot, and what a benchmark printed is complete without its plot.
+  // A page cannot start gnuplot, and the printed results are complete without a plot.
   (void)text;
   warn("{} is not drawn: a program in a browser cannot start gnuplot", file.string());
 #else

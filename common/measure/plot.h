@@ -1,4 +1,4 @@
-// Plots of measurements as SVG files. gnuplot draws them.
+// Draws measurements with gnuplot, as SVG files.
 #pragma once
 
 #include <filesystem>
@@ -36,14 +36,14 @@ struct TimelinePanel {
   std::vector<TimelineBar> bars;
 };
 
-/// Panels one below the other, over the same time.
+/// Panels one above the other, with the same time axis.
 struct Timeline {
   std::string x_label, y_label;
-  std::vector<std::string> kinds;  ///< the names of the kinds
+  std::vector<std::string> kinds;  ///< the name of each kind of bar
   std::vector<TimelinePanel> panels = {};
 };
 
-/// Throws Error if `file` cannot be written, which is good to know before a long run; changes nothing.
+/// Throws Error if `file` cannot be written. Changes nothing, so a program can check this before a long run.
 void check_writable(const std::filesystem::path& file);
 
 /// Writes `plot` to `file`, an SVG. Throws Error if gnuplot is not installed, if the file cannot be written,

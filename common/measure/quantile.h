@@ -1,4 +1,4 @@
-// A quantile of several measurements.
+// Quantiles of measurements.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// The value that a share (0 to 1) of `values` does not exceed; `values` must not be empty. Between two of
-/// them it is interpolated linearly (Hyndman and Fan 1996, definition 7, as in NumPy).
+/// Returns the value that a `share` (0 to 1) of `values` does not exceed; `values` must not be empty.
+/// Interpolates linearly between neighbouring values (Hyndman and Fan 1996, definition 7, as in NumPy).
 inline double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const double place = share * static_cast<double>(values.size() - 1);

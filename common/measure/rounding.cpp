@@ -24,7 +24,7 @@ Table rounding_errors(const Model& model, const Rounding& round) {
     for (const std::size_t size : {std::size_t{32}, std::size_t{64}, std::size_t{128}, inputs}) {
       row.emplace_back(100.0 * relative_error(weights, round(weights, inputs, size)));
     }
-    // One scale for the matrix is one output as wide as all of them.
+    // For one scale per matrix, treat the matrix as a single output with all weights.
     row.emplace_back(100.0 * relative_error(weights, round(weights, weights.size(), weights.size())));
     table.add(row);
   });

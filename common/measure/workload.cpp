@@ -35,7 +35,7 @@ std::vector<RandomRequest> random_requests(const Workload& options, double rate,
                      options.common_tokens, half);
   }
   std::mt19937 generator(options.seed);
-  // By the inverse of the distribution, since standard libraries draw in different ways.
+  // Uses the inverse of the distribution, since standard libraries draw in different ways.
   const auto exponential = [&] { return -std::log1p(-static_cast<double>(generator()) / 4294967296.0); };
   const auto geometric = [&](int mean, int limit) {
     const double drawn = mean == 1 ? 0.0 : std::floor(exponential() / -std::log1p(-1.0 / mean));
