@@ -24,18 +24,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kDepth = 20;  // of a configuration
+constexpr std::size_t kDepth = 20;  // how deep a configuration may nest
 constexpr std::string_view kBeforeModules = "base_model.model.";
 
-/// Keys of adapter_config.json that say how an adapter was made, or for which model; they change no result.
-/// PEFT turns fan_in_fan_out around by itself, and only merged weights depend on it.
+/// Keys of adapter_config.json that describe how an adapter was trained, or for which model; they change no
+/// result. PEFT corrects fan_in_fan_out by itself, and only merged weights depend on it.
 constexpr std::string_view kWithoutEffect[] = {
     "auto_mapping", "base_model_name_or_path", "corda_config",  "ensure_weight_tying",
     "eva_config",   "inference_mode",          "lora_dropout",  "lora_ga_config",
     "loftq_config", "megatron_core",           "peft_version",  "qalora_group_size",
     "revision",     "fan_in_fan_out",          "runtime_config"};
 
-/// Keys that are obeyed.
+/// Keys that this reader obeys.
 constexpr std::string_view kObeyed[] = {"alpha_pattern",     "bias",           "exclude_modules",
                                         "init_lora_weights", "layers_pattern", "layers_to_transform",
                                         "lora_alpha",        "peft_type",      "r",
@@ -46,12 +46,12 @@ bool is_among(std::span<const std::string_view> names, const std::string& name) 
   return std::ranges::find(names, name) != names.end();
 }
 
-/// null, false, and empty lists, objects and texts: nothing is to be done.
+/// Whether the value switches its key off: null, false, or an empty list, object or text.
 bool is_off(const json& value) {
   return value.empty() || value == false || value == "";
 }
 
-/// A whole name, or what follows a dot in it.
+/// Whether `ending` is the whole name or follows a dot in it.
 bool is_end_of(const std::string& ending, const std::string& name) {
   return name == ending || name.ends_with("." + ending);
 }
@@ -79,8 +79,8 @@ class AdapterConfig {
       if (std::ranges::none_of(modules, [&](const std::string& module) {
             return is_end_of(target.get<std::string>(), module);
           })) {
-        throw Error("{}: target_modules names {}, but the model has no such product; they are {}", file_,
-                    shown(target), fmt::join(last_parts(modules), ", "));
+        throw Error("{}: target_modules names {}, but the model has no such product; its products are {}",
+                    file_, shown(target), fmt::join(last_parts(modules), ", "));
       }
     }
     for (const int layer : layers_) {
@@ -120,7 +120,7 @@ class AdapterConfig {
                   shown(values.value("peft_type", json())));
     settings_.require("bias", {"none"});
     settings_.require("task_type", {"CAUSAL_LM"});
-    // The others also change the model's own weights.
+    // All other values also change the model's own weights.
     settings_.require("init_lora_weights", {true, false, "gaussian", "orthogonal", "eva"});
     if (!settings_.find("lora_alpha")) throw Error("{} has no lora_alpha", file_);
     number("lora_alpha", *settings_.find("lora_alpha"));
@@ -152,7 +152,7 @@ class AdapterConfig {
     }
   }
 
-  /// Whether the pattern `key`, or one of its list of names, means the module.
+  /// Whether the value of `key`, a pattern or a list of names, matches the module.
   bool names(const char* key, const std::string& module) const {
     const json& pattern = *settings_.find(key);
     if (pattern.is_string()) return matches(key, pattern.get<std::string>(), module);
@@ -160,7 +160,7 @@ class AdapterConfig {
                                [&](const json& name) { return is_end_of(name.get<std::string>(), module); });
   }
 
-  /// The value of the first of these patterns that matches the end of a name, or nullptr.
+  /// The value of the first pattern under `key` that matches the end of the module's name, or nullptr.
   const json* of_pattern(const char* key, const std::string& module) const {
     const json* const values = settings_.find(key);
     if (!values) return nullptr;
@@ -170,7 +170,7 @@ class AdapterConfig {
     return nullptr;
   }
 
-  /// The number after a list of layers in a name, as PEFT finds it: "transformer.h.11.attn" has 11.
+  /// The layer of a module, found in its name as PEFT finds it: 11 for "transformer.h.11.attn".
   std::optional<int> layer_of(const std::string& module) const {
     const json* const pattern = settings_.find("layers_pattern");
     for (std::size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
@@ -181,7 +181,7 @@ class AdapterConfig {
         continue;
       const std::string before = module.substr(0, dot), list = before.substr(before.rfind('.') + 1);
       if (!pattern || pattern->empty() || *pattern == "") {
-        if (before == list) continue;  // PEFT wants something in front of the list
+        if (before == list) continue;  // PEFT requires a part of the name before the list
         return std::stoi(part);
       }
       const json all = pattern->is_array() ? *pattern : json::array({*pattern});
@@ -207,11 +207,11 @@ class AdapterConfig {
 
   std::string file_;
   Settings settings_;
-  nlohmann::ordered_json ordered_;  // the first pattern that matches decides
+  nlohmann::ordered_json ordered_;  // in the file's order, since the first pattern that matches decides
   std::vector<int> layers_;
 };
 
-/// [rows, columns] of one of the types on the device.
+/// Copies a matrix to the device as [rows, columns] in the type `dtype`.
 Tensor matrix_on(Device& device, const std::vector<float>& values, std::int64_t rows, DType dtype) {
   const Shape shape{rows, std::ssize(values) / rows};
   if (dtype == DType::kFloat32)

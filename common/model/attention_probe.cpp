@@ -14,7 +14,7 @@
 namespace staircase {
 namespace {
 
-/// The numbers of a head of an int4 cache, rotated back.
+/// The numbers of one head from an int4 cache, with the cache's rotation undone.
 std::vector<float> widened_int4(std::string_view bytes) {
   const std::int64_t head_size = head_size_of(DType::kInt4, std::ssize(bytes));
   std::vector<float> values;
@@ -31,7 +31,7 @@ std::vector<float> widened_int4(std::string_view bytes) {
   return values;
 }
 
-/// The numbers of a head in `bytes`, in the type of a cache.
+/// The numbers of one head, which `bytes` holds in the cache's type.
 std::vector<float> widened(std::string_view bytes, DType dtype) {
   if (dtype == DType::kInt4) return widened_int4(bytes);
   if (dtype == DType::kInt8) {
@@ -77,7 +77,7 @@ class RowKeys {
     }
   }
 
-  /// Whether a later position is in the same place: in a ring.
+  /// Whether a later position has overwritten this one, which happens in a ring.
   bool is_overwritten(std::int64_t position) const {
     const auto block = [&](std::int64_t p) { return numbers_[static_cast<std::size_t>(p / block_size_)]; };
     for (std::int64_t later = position + block_size_; later < count_; later += block_size_) {
@@ -110,7 +110,7 @@ class RowKeys {
   std::int64_t count_;
   std::int64_t block_size_;
   std::size_t position_bytes_;
-  std::vector<std::int32_t> numbers_;  // of the blocks
+  std::vector<std::int32_t> numbers_;  // the numbers of the row's blocks
   std::vector<std::string> blocks_;    // [n_head, block_size, head_size] each
 };
 
@@ -141,8 +141,8 @@ void AttentionProbe::compute(Device& device, const Tensor& queries, const KeysVa
     for (std::size_t p = 0; p < end; ++p) {
       const auto position = static_cast<std::int64_t>(p);
       keys.push_back(row.values(head_.head / group, position));
-      // Caches move positions, and rows share them, but no cache changes a key. So a key identifies its
-      // token.
+      // A cache may move positions and share them between rows, but it never changes a key. So a key
+      // identifies its token.
       const std::size_t hash = row.hash(position);
       if (p >= start) known_[hash] = sequences_[s][p - start];
       const auto known = known_.find(hash);

@@ -22,8 +22,8 @@ using nlohmann::json;
 
 namespace {
 
-/// How a safetensors file stores numbers of that type, or nullptr if it cannot be read; GGUF has the same
-/// three.
+/// The type of a safetensors file by its name, or nullptr if it cannot be read. GGUF has the same three
+/// types.
 const GgufType* safetensors_type(std::string_view dtype) {
   const bool readable = dtype == "F32" || dtype == "F16" || dtype == "BF16";
   return readable ? find_gguf_type(dtype) : nullptr;
@@ -48,7 +48,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
                   quote(name));
     }
     const std::string shard_name = shard.get<std::string>();
-    // An index comes from elsewhere: it may name files of its own folder, and no others.
+    // The index may be a stranger's, so it may name only files in its own folder.
     if (shard_name.find_first_of("/\\:") != shard_name.npos || !shard_name.ends_with(".safetensors")) {
       throw Error("{}: weight_map has {} for {}, which is not a .safetensors file of the same folder",
                   file.string(), quote(shard_name), quote(name));
@@ -58,11 +58,11 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
   return shards;
 }
 
-/// Calls work(begin, end) for shares of 0 .. count - 1 on all processors, if there are enough `numbers` to
-/// pay for threads.
+/// Calls work(begin, end) for shares of 0 .. count - 1, on several processors if there are enough `numbers`
+/// to pay for threads.
 void in_shares(std::int64_t count, std::int64_t numbers,
                const std::function<void(std::int64_t, std::int64_t)>& work) {
-  constexpr std::int64_t kFew = 1 << 16;  // starting a thread takes as long as some ten thousand numbers
+  constexpr std::int64_t kFew = 1 << 16;  // a thread costs as much as some ten thousand numbers
   const std::int64_t shares =
       std::clamp<std::int64_t>(numbers / kFew, 1, std::min<std::int64_t>(count, platform::processors()));
   std::vector<std::future<void>> others;
@@ -87,7 +87,7 @@ class StoredRows {
   StoredRows(const CheckpointTensor& tensor, std::int64_t numbers)
       : type_(*tensor.type), bytes_(tensor.bytes), blocks_(numbers / type_.block) {}
 
-  /// Reads the numbers of that row, from `first` on, as float32.
+  /// Reads numbers of a row as float32, from number `first` on.
   void read(std::int64_t row, std::int64_t first, std::span<float> values) {
     const auto count = static_cast<std::int64_t>(values.size());
     const std::int64_t block = first / type_.block, begin = block * type_.block,
@@ -111,7 +111,7 @@ class StoredRows {
   std::vector<float> whole_blocks_;
 };
 
-/// The number of columns in all slices.
+/// The number of columns in all slices together.
 std::int64_t width_of(std::span<const Slice> slices) {
   std::int64_t width = 0;
   for (const Slice& slice : slices) width += slice.count;
@@ -174,7 +174,7 @@ void convert(const CheckpointTensor& tensor, const Slice& rows, std::span<const 
   }
 }
 
-/// Copies those columns of `count` rows side by side, in the file's order.
+/// Copies the given columns of `count` rows side by side, in the file's order.
 void copy_columns(const std::byte* rows, std::int64_t count, std::span<const Slice> columns,
                   std::int64_t number, std::byte* out) {
   for (std::int64_t row = 0; row < count; ++row) {
@@ -230,7 +230,7 @@ void Checkpoint::open_shards(const std::filesystem::path& folder) {
   std::map<std::string, const Safetensors*> shards;
   safetensors_.reserve(names.size());  // so that pointers to its elements stay valid
   for (const std::string& name : names) shards[name] = &safetensors_.emplace_back(folder / name);
-  // A file may hold tensors that the index does not map to it, left over from another split.
+  // A file may also hold tensors that the index does not map to it, left over from another split.
   for (const auto& [name, shard] : shard_of) {
     const StoredTensor* tensor = shards.at(shard)->find(name);
     if (!tensor) {
@@ -323,7 +323,7 @@ void Checkpoint::prefetch(const CheckpointTensor& tensor, const Slice& rows,
   const GgufType& type = *tensor.type;
   const bool transposed = tensor.order.kind == RowOrder::Kind::kTransposed;
   const std::int64_t row_bytes = (transposed ? rows : columns[0]).whole / type.block * type.bytes;
-  // Some numbers of a stored row, rounded to whole blocks.
+  // Prefetches some numbers of a stored row, rounded to whole blocks.
   const auto prefetch_numbers = [&](std::int64_t row, const Slice& numbers) {
     const std::int64_t first = numbers.first / type.block,
                        end = (numbers.first + numbers.count + type.block - 1) / type.block;

@@ -1,5 +1,5 @@
-// The weights of a model, by the names that Hugging Face gives them. They may be in one safetensors file, in
-// shards that an index names, or in a GGUF file.
+// The weights of a model, by their names in Hugging Face's files. They may come from one safetensors file,
+// from the shards that an index names, or from a GGUF file.
 #pragma once
 
 #include <filesystem>
@@ -21,10 +21,10 @@ struct GgufType;
 class Safetensors;
 struct Slice;
 
-/// A tensor of a checkpoint. dtype and bytes are the file's; the shape is that of Hugging Face's file.
+/// A tensor of a checkpoint. `dtype` and `bytes` are as in the file; `shape` is as in Hugging Face's file.
 struct CheckpointTensor : StoredTensor {
   std::filesystem::path file;
-  const GgufType* type = nullptr;  ///< the type of its numbers; nullptr if it cannot be read
+  const GgufType* type = nullptr;  ///< the type of its numbers; nullptr for a type that cannot be read
   RowOrder order = {};             ///< the order of its rows
 };
 
@@ -34,13 +34,14 @@ struct CheckpointArray {
   std::shared_ptr<void> memory = nullptr;
 };
 
-/// The numbers as float32.
+/// Converts the numbers of an array to float32.
 std::vector<float> to_floats(const HostArray& array);
 
 class Safetensors;
 
-/// The numbers of that tensor of `file` and the type in which they are stored: F32, F16 or BF16. Throws Error
-/// with one sentence if it is missing, stored otherwise, of another shape or not finite.
+/// Returns the numbers of the tensor `name` and the type in which `file` stores them: F32, F16 or BF16.
+/// Throws Error with one sentence if the tensor is missing, has another type or shape, or holds a non-finite
+/// number.
 std::pair<std::vector<float>, DType> read_numbers(const std::filesystem::path& file,
                                                   const Safetensors& tensors, const std::string& name,
                                                   const std::vector<std::int64_t>& shape);
@@ -48,7 +49,7 @@ std::pair<std::vector<float>, DType> read_numbers(const std::filesystem::path& f
 /// One open checkpoint. Movable, not copyable.
 class Checkpoint {
  public:
-  /// Opens the weights of `model`: a .gguf file, or a folder with model.safetensors, or a folder with
+  /// Opens the weights of `model`: a .gguf file, a folder with model.safetensors, or a folder with
   /// model.safetensors.index.json and all its shards. Throws Error with one sentence that names the file and
   /// the fault.
   static Checkpoint open(const std::filesystem::path& model);
@@ -61,7 +62,7 @@ class Checkpoint {
 
   bool from_gguf() const { return !gguf_.empty(); }
 
-  /// The file that lists the tensors, for errors about missing ones.
+  /// The file that lists the tensors; errors about missing tensors name it.
   const std::filesystem::path& file() const { return file_; }
 
   /// All tensors by name.
@@ -76,29 +77,30 @@ class Checkpoint {
   /// The types that `read` supports, for messages: "F32, F16 and BF16".
   std::string readable_types() const;
 
-  /// The tensor's numbers in Hugging Face's order, ready for a device that will store them as `dtype`.
-  /// Numbers of no quantized type that the file holds in this order are returned as stored. Others are
-  /// widened to float32, or converted from a quantized type to bfloat16 if the device stores that. A vector
-  /// is one row; the rows of any other tensor are all its dimensions but the last. Throws Error for a type
-  /// that cannot be read.
+  /// Returns the tensor's numbers in Hugging Face's order, for a device that will store them as `dtype`.
+  /// Numbers that are not quantized and already in this order are returned as stored. All others are
+  /// converted to float32, or to bfloat16 if they are quantized and `dtype` is bfloat16. A vector is one row;
+  /// the rows of any other tensor are all its dimensions but the last. Throws Error for a type that cannot be
+  /// read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
-  /// The same for some rows and some columns, side by side. Reads only their numbers and the rest of their
-  /// blocks.
+  /// Returns some rows of a tensor, and of each row some columns, side by side. Reads only the blocks that
+  /// hold these numbers.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
                        std::span<const Slice> columns);
 
-  /// From now on, the system reads only the parts of the files that `read` and `prefetch` name.
+  /// From now on, the operating system reads only those parts of the files that `read` and `prefetch` name.
   void read_parts_only();
 
-  /// Lets the system begin to read these bytes of a tensor. Does nothing unless read_parts_only was called:
-  /// then the system reads ahead by itself.
+  /// Lets the operating system begin to read these bytes of a tensor. Does nothing before read_parts_only is
+  /// called, because the system then reads ahead by itself.
   void prefetch(std::span<const std::byte> part) const;
 
   /// Releases the memory of the tensor's bytes, once its numbers are copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;
 
-  /// Throws Error if a file has become shorter since it was opened: numbers that were read may be zeros.
+  /// Throws Error if a file has become shorter since it was opened: numbers that were read may be zeros
+  /// instead.
   void require_whole() const;
 
  private:
@@ -112,7 +114,7 @@ class Checkpoint {
     std::size_t bytes;
   };
 
-  /// The same for the stored numbers of these rows and columns.
+  /// Prefetches the stored numbers of these rows and columns.
   void prefetch(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns) const;
 
   std::filesystem::path file_;

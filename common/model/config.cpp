@@ -19,16 +19,16 @@
 namespace staircase {
 namespace {
 
-/// The object in a file of the model's folder; nothing if there is no such file. A file that is there must be
-/// readable, and a link must lead somewhere.
+/// Reads the JSON object in a file of the model's folder; nothing if there is no such file. An existing file
+/// must be readable, and a link must not be broken.
 std::optional<nlohmann::json> object_in(const std::filesystem::path& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
   return parse_json_object(read_text_file(file), file.string());
 }
 
-/// The id of <|endoftext|> in vocab.json, or -1. A vocabulary may be padded, so its last token proves
-/// nothing.
+/// The id of <|endoftext|> in vocab.json, or -1. The vocabulary may be padded, so the last token need not be
+/// the end of the text.
 int end_of_text(const std::filesystem::path& model, int vocab_size) {
   const auto vocabulary = object_in(model / "vocab.json");
   if (!vocabulary) return -1;
@@ -38,7 +38,8 @@ int end_of_text(const std::filesystem::path& model, int vocab_size) {
   return is_id ? found->get<int>() : -1;
 }
 
-/// The tokens that end a text: config.json names one or several, generation_config.json often more.
+/// Reads the tokens that end a text: config.json names one or several, and generation_config.json often names
+/// more.
 void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
   config.end_tokens = EndTokens(settings.tokens("eos_token_id", config.vocab_size));
   const std::filesystem::path generation = model / "generation_config.json";

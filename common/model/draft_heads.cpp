@@ -33,7 +33,8 @@ void check_model(const Settings& config, const Model& model) {
                     hash = config.text_or("base_model_fnv1a", ""), name = model.path().filename().string();
   if (hash.empty() || !is_there(weights)) {
     const std::string last = trained_on.substr(trained_on.find_last_of('/') + 1);
-    if (last != name) throw Error("{}: these heads are of {}, not of {}", config.file(), quote(last), name);
+    if (last != name)
+      throw Error("{}: these heads belong to {}, not to {}", config.file(), quote(last), name);
     return;
   }
   Hash bytes;

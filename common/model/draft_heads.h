@@ -1,4 +1,5 @@
-// Draft heads (Cai et al. 2024, Medusa): small layers that predict further tokens from one hidden state.
+// Draft heads (Cai et al. 2024, Medusa): small layers that predict several further tokens from one hidden
+// state.
 #pragma once
 
 #include <filesystem>
@@ -14,12 +15,13 @@ struct DraftHead {
   std::vector<float> bias;    ///< b, [n_embd]
 };
 
-/// Reads the heads of a folder with config.json and medusa_lm_head.safetensors, as Medusa names them: those
-/// of the token after the next one, of the one after that, and so on. Numbers may be F32, F16 or BF16. Throws
-/// Error with one sentence for a missing or broken file, a setting that is not supported, and no head. The
-/// same for a tensor that is missing, superfluous, of another shape or not finite. The heads must belong to
-/// this model: base_model_fnv1a is the hash of the bytes of its weights. Without that key, the last part of
-/// base_model_name_or_path is its name.
+/// Reads heads from a folder with config.json and medusa_lm_head.safetensors, which are Medusa's names. The
+/// first head predicts the token after the next one, the second head the token after that, and so on. Numbers
+/// may be F32, F16 or BF16. Throws Error with one sentence for a missing or broken file, an unsupported
+/// setting, a folder without heads, and a tensor that is missing, superfluous, of another shape or not
+/// finite. Also throws Error if the heads belong to another model: base_model_fnv1a must be the hash of the
+/// bytes of this model's weights. Without that key, the last part of base_model_name_or_path must be this
+/// model's name.
 std::vector<DraftHead> read_draft_heads(const Model& model, const std::filesystem::path& folder);
 
 }  // namespace staircase

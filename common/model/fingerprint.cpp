@@ -10,7 +10,7 @@
 namespace staircase {
 namespace {
 
-/// The hash of one text after another.
+/// A hash that texts are added to, one after another.
 class Hash {
  public:
   void add(std::span<const std::byte> bytes) { value_ = xxh64(bytes, value_); }
@@ -22,7 +22,7 @@ class Hash {
   std::uint64_t value_ = 0;
 };
 
-/// The small files that decide what a text becomes.
+/// The small files that decide which tokens a text becomes and how a model runs.
 constexpr const char* kFiles[] = {
     "config.json",        "generation_config.json", "tokenizer.json",    "vocab.json",
     "merges.txt",         "tokenizer_config.json",  "added_tokens.json", "special_tokens_map.json",

@@ -1,4 +1,5 @@
-// One number for a model: ranks compare theirs before they load them, and a saved conversation names its own.
+// One number for a model. Ranks compare these numbers before they load the model, and a saved conversation
+// stores the number of its model.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,10 @@
 
 namespace staircase {
 
-/// Tells two models apart without reading all their weights. It covers the settings, the tokenizer and the
-/// chat template, each tensor's name, type and shape, and some of its bytes at that many places from the
-/// first to the last. Two of them are enough for ranks, which read only their own part of a file.
+/// Returns a hash that distinguishes models without reading all their weights. It covers `dtype`, the
+/// settings, the tokenizer and the chat template. Of each tensor it covers the name, type and shape, and some
+/// bytes at `places` places from the first byte to the last; `places` is at least 2. Two places are enough
+/// for ranks, which read only their own part of a file.
 std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype,
                           std::size_t places = 2);
 

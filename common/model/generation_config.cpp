@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// Each with the value that changes nothing. Lists and objects that are not empty always change something.
+// Settings, each with the value that changes nothing. Lists and objects that are not empty always change
+// something.
 using Neutral = std::pair<const char*, json>;
 
 const std::vector<Neutral>& sampling_settings() {
@@ -59,7 +60,7 @@ const std::vector<Neutral>& other_settings() {
   return kSettings;
 }
 
-/// Whether a setting is no bound at all, as 0 and -1 are for top_k.
+/// Whether the setting sets no bound: top_k with 0 or -1.
 bool is_no_bound(std::string_view name, const std::string& value) {
   return name == "top_k" && (value == "0" || value == "-1");
 }
@@ -81,7 +82,7 @@ GenerationConfig from_json(const std::filesystem::path& file, bool names_ends) {
   return config;
 }
 
-/// llama.cpp's names for the same settings. It draws tokens unless the temperature is 0.
+/// Reads the settings under llama.cpp's names. llama.cpp samples unless the temperature is 0.
 GenerationConfig from_gguf(const std::filesystem::path& path) {
   static const std::map<std::string_view, const char*> kNames = {{"temp", "temperature"},
                                                                  {"top_k", "top_k"},
@@ -94,7 +95,7 @@ GenerationConfig from_gguf(const std::filesystem::path& path) {
   for (const auto& [key, value] : file.metadata()) {
     if (!key.starts_with(kPrefix)) continue;
     const auto known = kNames.find(std::string_view(key).substr(kPrefix.size()));
-    // A number of the file has 32 bits.
+    // The file stores such a number in 32 bits.
     const double* const number = std::get_if<double>(&value);
     const std::string text = number ? fmt::format("{}", static_cast<float>(*number)) : shown(value);
     if (known == kNames.end()) {
@@ -119,7 +120,7 @@ GenerationConfig generation_config_of(const std::filesystem::path& model) {
   if (is_gguf(model)) return from_gguf(model);
   const std::filesystem::path file = model / "generation_config.json";
   std::error_code ignored;
-  // A link must lead somewhere.
+  // A broken link is an error, not a missing file.
   if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
   return from_json(file, false);
 }

@@ -1,7 +1,7 @@
 // A GGUF file; all numbers are little-endian. It starts with "GGUF", the version (4 bytes), and the numbers
 // of tensors and of metadata pairs (8 bytes each). Each pair has a key, a type and a value. Each tensor has a
-// name, dimensions with the innermost first, a type and an offset. After some padding come the tensors'
-// numbers, each tensor at a multiple of the alignment. A string is its length and its bytes.
+// name, dimensions with the innermost first, a type and an offset. The tensors' numbers follow after some
+// padding, each tensor at a multiple of the alignment. A string is stored as its length, then its bytes.
 #include "common/model/gguf.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ enum Type : std::uint32_t {
   kFloat64
 };
 
-/// Bytes of a value of that type; 0 for strings, lists and unknown types.
+/// The bytes of one value of this type; 0 for strings, lists and unknown types.
 std::uint64_t size_of_type(std::uint32_t type) {
   switch (type) {
     case kUint8:
@@ -73,7 +73,7 @@ class Reader {
 
   std::span<const std::byte> take(std::uint64_t size, std::string_view what) {
     if (size > left()) {
-      throw Error("{} ends inside {}: {} bytes from byte {} on, where the file has {}", file_, what, size,
+      throw Error("{} ends inside {}: {} bytes from byte {} on, but the file has {}", file_, what, size,
                   position_, bytes_.size());
     }
     const auto taken = bytes_.subspan(position_, size);
@@ -94,7 +94,7 @@ class Reader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  /// Reads how many elements follow, each of at least `smallest` bytes.
+  /// Reads the number of elements that follow, each of at least `smallest` bytes.
   std::uint64_t count(std::string_view what, std::uint64_t smallest) {
     const auto count = number<std::uint64_t>(what);
     check_count(count, what, smallest);
@@ -113,7 +113,7 @@ class Reader {
   const std::string& file_;
 };
 
-/// A number of metadata, widened.
+/// A number in the metadata, widened to 64 bits.
 template <typename Number>
 GgufValue widened(std::span<const std::byte> bytes) {
   Number number;
@@ -161,7 +161,8 @@ class Parser {
 
   GgufContents parse() {
     check_magic_and_version();
-    // The smallest tensor has an empty name, one dimension, a type and an offset; the smallest pair a byte.
+    // A tensor takes at least a name's length, a number of dimensions, a type and an offset. A pair takes at
+    // least a key's length, a type and one byte.
     const std::uint64_t tensors = reader_.count("tensors", 8 + 4 + 4 + 8);
     const std::uint64_t pairs = reader_.count("pairs of metadata", 8 + 4 + 1);
     for (std::uint64_t i = 0; i < pairs; ++i) read_pair();
@@ -237,7 +238,7 @@ class Parser {
   std::uint64_t known_size(const std::string& key, std::uint32_t type) const {
     const std::uint64_t size = size_of_type(type);
     if (size == 0)
-      throw Error("{}: {} has a value of type {}, where 0 to 12 are known", file_, quote(key), type);
+      throw Error("{}: {} has a value of type {}, but only types 0 to 12 are known", file_, quote(key), type);
     return size;
   }
 
@@ -325,7 +326,7 @@ class Parser {
   GgufContents contents_;
 };
 
-/// The stored numbers of a list, widened to `Wide`; nothing for a list of another kind.
+/// The numbers of a list, widened to `Wide`; nothing for a list of another kind.
 template <typename Wide>
 std::optional<std::vector<Wide>> numbers_of(const GgufArray& array) {
   const std::uint64_t size = size_of_type(array.type);
@@ -346,7 +347,8 @@ std::optional<std::vector<Wide>> numbers_of(const GgufArray& array) {
   return numbers;
 }
 
-/// All parts of a model, `file` being one of them: model-00001-of-00003.gguf to model-00003-of-00003.gguf.
+/// The files of all parts of a model, for example model-00001-of-00003.gguf to model-00003-of-00003.gguf.
+/// `file` is any one of them.
 std::vector<std::filesystem::path> part_files(const std::filesystem::path& file, std::uint64_t count) {
   const std::string name = file.filename().string(), ending = fmt::format("-of-{:05}.gguf", count);
   constexpr std::size_t kNumber = std::string_view("-00001").size();
@@ -429,7 +431,7 @@ void GgufFile::open_parts(const std::vector<std::filesystem::path>& files) {
     if (i == 0) first = metadata_;
   }
   file_ = files[0];
-  metadata_ = std::move(first);  // the other parts have no facts about the model
+  metadata_ = std::move(first);  // the other parts state nothing about the model
   const std::uint64_t announced = integer("split.tensors.count").value_or(tensors_.size());
   if (announced != tensors_.size()) {
     throw Error("{} announces {} tensors in all parts, and they hold {}", file_.string(), announced,
@@ -441,7 +443,7 @@ void GgufFile::add(const std::filesystem::path& file,
                    std::map<std::string, StoredTensor, std::less<>> tensors) {
   for (auto& [name, tensor] : tensors) {
     if (!tensors_.emplace(name, Tensor{std::move(tensor), file}).second) {
-      throw Error("{}: the tensor {} is in another part as well", file.string(), quote(name));
+      throw Error("{}: the tensor {} is also in another part", file.string(), quote(name));
     }
   }
 }

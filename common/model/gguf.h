@@ -1,5 +1,6 @@
-// Reads a GGUF file without copying it: metadata and tensors, in one file or in parts. Their meaning for a
-// model is defined elsewhere. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// Maps a GGUF file, or its several parts, and reads its metadata and tensors without copying the file.
+// gguf_config.h and gguf_names.h define their meaning for a model. Format:
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,9 @@
 
 namespace staircase {
 
-/// A list of metadata as the file stores it: numbers, or strings, each after its length.
+/// A list in the metadata, as the file stores it: numbers, or strings that each follow their length.
 struct GgufArray {
-  std::uint32_t type = 0;  ///< of its elements
+  std::uint32_t type = 0;  ///< type of the elements
   std::uint64_t size = 0;
   std::span<const std::byte> bytes = {};
 
@@ -28,19 +29,20 @@ struct GgufArray {
 
 using GgufValue = std::variant<bool, std::uint64_t, std::int64_t, double, std::string, GgufArray>;
 
-/// A value for an error message: a number or a string in full, of a list only its length.
+/// Returns a value for an error message: a number or a string in full, only the length of a list.
 std::string shown(const GgufValue& value);
 
-/// The bytes of a GGUF file, checked: every string, list and tensor is inside.
+/// The checked contents of a GGUF file: every string, list and tensor lies inside the file.
 struct GgufContents {
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::map<std::string, StoredTensor, std::less<>> tensors;  ///< shapes with the outermost dimension first
 };
 
-/// Throws Error with one sentence that names `file` and the fault. The result refers to `whole_file`.
+/// Reads the bytes of a GGUF file. Throws Error with one sentence that names `file` and the fault. The result
+/// refers to `whole_file`.
 GgufContents parse_gguf(std::span<const std::byte> whole_file, const std::string& file);
 
-/// Whether that path ends as those of GGUF files do: in .gguf, whatever the case.
+/// Whether the path ends in .gguf, in upper or lower case.
 bool is_gguf(const std::filesystem::path& file);
 
 /// An open GGUF file, with its other parts if there are several. Movable, not copyable.
@@ -54,7 +56,7 @@ class GgufFile {
   /// any of them. Throws Error with one sentence that names the file and the fault.
   explicit GgufFile(const std::filesystem::path& file);
 
-  /// A file that is in memory already, for tests; `file` is for messages.
+  /// Uses a file that is already in memory, for tests; `file` is for messages.
   GgufFile(GgufContents contents, std::filesystem::path file);
 
   const std::filesystem::path& file() const { return file_; }
@@ -64,14 +66,15 @@ class GgufFile {
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
 
-  /// Throws Error if one of the parts has become shorter since.
+  /// Throws Error if one of the parts has become shorter since it was opened.
   void require_whole() const;
 
-  /// The metadata of that name, or nothing. Each throws Error for a value of another type.
+  /// These functions return the metadata under `key`, or nothing if the file has none. They throw Error for a
+  /// value of another type.
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::uint64_t> integer(
-      std::string_view key) const;  ///< of any size and sign, but not negative
+      std::string_view key) const;  ///< any integer type, but no negative value
   std::optional<double> number(std::string_view key) const;
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
   std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Settings that change llama.cpp's computation unless they are off.
+/// Settings that change what llama.cpp computes, unless they are off.
 constexpr std::string_view kChanging[] = {"attention.causal",
                                           "attention.clamp_kqv",
                                           "attention.max_alibi_bias",
@@ -49,7 +49,7 @@ class Reader {
  public:
   explicit Reader(const GgufFile& file)
       : file_(file), type_(model_type(gguf_family(file))), prefix_(*file.text("general.architecture") + '.') {
-    // Mixtral has no architecture of its own.
+    // GGUF has no architecture for Mixtral: it is a llama with experts.
     if (type_ == "llama" && file_.integer(prefix_ + "expert_count").value_or(0) > 0) type_ = "mixtral";
   }
 
@@ -87,7 +87,7 @@ class Reader {
     set("layer_norm_eps", number("attention.layer_norm_epsilon"));
     set("use_parallel_residual", file_.boolean(key("use_parallel_residual")).value_or(true));
     read_rotation(head_size());
-    if (!has("rope.freq_base")) assume("how fast positions turn", "a rope_theta of 10000");
+    if (!has("rope.freq_base")) assume("how fast positions rotate", "a rope_theta of 10000");
     set("hidden_act", "gelu");
     assume("the activation", "\"gelu\", the exact one, as in Pythia");
   }
@@ -108,7 +108,8 @@ class Reader {
     read_window();
   }
 
-  /// As llama.cpp takes them: a file rarely states expert_weights_norm, and it is how the family was trained.
+  /// Reads the experts as llama.cpp does. A file rarely states expert_weights_norm, so the default is how the
+  /// family was trained.
   void read_experts() {
     set("num_experts", size("expert_count"));
     set("num_experts_per_tok", size("expert_used_count"));
@@ -132,7 +133,8 @@ class Reader {
     set("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
     set("hidden_activation", "gelu_pytorch_tanh");
     set("attention_bias", has_tensor("blk.0.attn_q.bias"));
-    // The file does not state it. Of all published models, those with 62 blocks have another one.
+    // The file does not state this number. Among the published models, only those with 62 blocks have a
+    // different one.
     const std::int64_t blocks = size("block_count");
     set("query_pre_attn_scalar", blocks == 62 ? head_size() : head);
     read_rotation(head);
@@ -141,7 +143,8 @@ class Reader {
         {"full_attention", rotations},
         {"sliding_attention",
          {{"rope_type", "default"}, {"rope_theta", optional_number("rope.freq_base_swa", 10000.0)}}}};
-    // A file without a window has none in any layer; else each sixth layer has none, or as a list says.
+    // If the file states no window, no layer has one. Otherwise every sixth layer has none, unless a period
+    // or a list is stated.
     const json window = optional_size("attention.sliding_window");
     const std::string pattern = key("attention.sliding_window_pattern");
     if (window.is_null() || window == 0) {
@@ -161,7 +164,7 @@ class Reader {
     set("layer_types", types);
   }
 
-  /// The numbers and the size of the heads. Returns their size.
+  /// Reads the number and the size of the heads. Returns their size.
   std::int64_t read_heads() {
     read_sizes();
     const std::int64_t heads = size("attention.head_count");
@@ -227,7 +230,7 @@ class Reader {
     if (!ends.empty()) set("eos_token_id", ends.size() == 1 ? json(ends[0]) : json(ends));
   }
 
-  /// The rows of the embedding; a model may have more of them than its tokenizer has tokens.
+  /// The number of rows in the embedding; a model may have more rows than its tokenizer has tokens.
   std::int64_t vocabulary() const {
     const auto found = file_.tensors().find("token_embd.weight");
     if (found == file_.tensors().end())
@@ -270,11 +273,11 @@ class Reader {
 
   void assume(std::string_view what, std::string_view assumption) {
     config_.remarks.push_back(
-        fmt::format("{} does not say {}: {} is assumed", file_.file().string(), what, assumption));
+        fmt::format("{} does not state {}, so {} is assumed", file_.file().string(), what, assumption));
   }
 
-  /// Reports settings that nothing has read: some would change the result, and a person should know the
-  /// others.
+  /// Reports settings that nothing has read: throws Error for those that would change the result, and remarks
+  /// on the others.
   void check_the_rest() {
     for (const auto& [name, value] : file_.metadata()) {
       if (!name.starts_with(prefix_) || asked_.contains(name)) continue;
@@ -305,13 +308,13 @@ class Reader {
   mutable std::set<std::string> asked_;
 };
 
-/// Texts of tokens that end a text or a turn of a conversation, in the families that are known here.
+/// Tokens that end a text or a turn of a conversation in the supported families.
 constexpr std::string_view kEndMarks[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>",
                                           "<|eom_id|>",    "<|im_end|>",      "<|end|>",
                                           "<end_of_turn>", "<EOT>",           "</s>"};
 
-/// Whether a token with the text of an end mark is one, even if a file types it as normal. Only "</s>" is
-/// also a normal token, in vocabularies of code.
+/// Whether a token with the text of an end mark is one, even if the file types it as normal. Only "</s>" must
+/// have a matching type, since it is a normal token in vocabularies for code.
 bool ends_text(std::string_view mark, std::int64_t type) {
   constexpr std::int64_t kControl = 3, kUserDefined = 4;
   return mark != "</s>" || type == kControl || type == kUserDefined;

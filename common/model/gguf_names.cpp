@@ -26,7 +26,7 @@ constexpr std::pair<std::string_view, std::string_view> kLlamaBlock[] = {
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
     {"ffn_gate_inp", "mlp.gate"},
-    // Of all experts together; Hugging Face has matrices of each.
+    // These hold all experts together; Hugging Face stores each expert's matrices separately.
     {"ffn_gate_exps", "mlp.experts.gate_proj"},
     {"ffn_up_exps", "mlp.experts.up_proj"},
     {"ffn_down_exps", "mlp.experts.down_proj"},
@@ -82,7 +82,7 @@ struct GgufFamily {
   std::string_view blocks;  // precedes a block's number
   Names block, others;      // without ".weight" and ".bias"
   bool has_pairs = false;   // queries and keys in the order RowOrder::kPairs
-  bool has_parts = false;   // one matrix for the three, in the order RowOrder::kParts
+  bool has_parts = false;   // one matrix for queries, keys and values, in the order RowOrder::kParts
   bool is_transposed = false;
 };
 
@@ -127,7 +127,7 @@ NameParts parts_of(std::string_view name) {
 }  // namespace
 
 std::int64_t RowOrder::stored_row(std::int64_t row, std::int64_t rows) const {
-  const std::int64_t in_head = rows / heads;  // of all three parts, if a head has them together
+  const std::int64_t in_head = rows / heads;  // for all three parts, if each head stores them together
   const std::int64_t head = row / in_head, place = row % in_head;
   if (kind == Kind::kPairs) {
     const std::int64_t pairs = in_head / 2;

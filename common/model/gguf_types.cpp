@@ -1,7 +1,6 @@
-// Each type's blocks as a loop that follows the description of the format: ggml-common.h and ggml-quants.c of
-// https://github.com/ggml-org/ggml. d is a scale, m what is added or subtracted, both shared by the block; q
-// are small whole numbers, packed. Operations follow the order of the reference, so results are equal to the
-// bit.
+// Dequantizes the blocks of each type with a loop that follows the format's description: ggml-common.h and
+// ggml-quants.c in https://github.com/ggml-org/ggml. The block shares a scale d and an offset m; q are small
+// packed integers. Operations follow the order of the reference, so results are equal to the bit.
 #include "common/model/gguf_types.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ namespace {
 
 using Bytes = const std::uint8_t*;
 
-/// The float16 at `at`, which may be odd.
+/// The float16 at address `at`, which may be odd.
 float half(Bytes at) {
   std::uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
@@ -27,8 +26,8 @@ float signed_byte(std::uint8_t byte) {
   return static_cast<float>(static_cast<std::int8_t>(byte));
 }
 
-// The types of 32 numbers. Four bits of number i are the lower half of byte i, those of i + 16 its upper
-// half.
+// Types with blocks of 32 numbers. The lower half of byte i holds four bits of number i, the upper half those
+// of number i + 16.
 
 struct Float32 {
   static constexpr int kBlock = 1, kBytes = 4;
@@ -85,7 +84,7 @@ struct Q4_1 {
   }
 };
 
-/// The fifth bits of 32 numbers: number i has bit i.
+/// The fifth bits of 32 numbers: bit i belongs to number i.
 std::uint32_t fifth_bits(Bytes at) {
   std::uint32_t bits;
   std::memcpy(&bits, at, sizeof bits);
@@ -140,11 +139,12 @@ struct IQ4_NL {
   }
 };
 
-// The types of 256 numbers ("K"): a scale of few bits for 16 or 32 of them, and a scale of those scales.
+// Types with blocks of 256 numbers ("K"): every 16 or 32 numbers share a scale of few bits, and these scales
+// share another scale.
 
-/// Eight scales and eight minima of 6 bits in 12 bytes. Those of the first four groups are the lower 6 bits
-/// of bytes 0 to 3 and 4 to 7. The last four have their lower bits in bytes 8 to 11 (scale below, minimum
-/// above) and their upper two where the first eight bytes have two to spare.
+/// Eight scales and eight minima of 6 bits in 12 bytes. The first four groups use the lower 6 bits of bytes 0
+/// to 3 (scales) and 4 to 7 (minima). The last four groups keep 4 bits in bytes 8 to 11: the scale's in the
+/// lower half, the minimum's in the upper. Their other 2 bits are the spare upper bits of bytes 0 to 7.
 struct SixBits {
   int scale, minimum;
 };
@@ -156,7 +156,7 @@ SixBits six_bits(Bytes packed, int group) {
 }
 
 /// d and m (2 bytes each), eight groups' scales and minima (12 bytes), 256 times 4 bits q: value = d scale q
-/// - m minimum. Two groups share 32 bytes: the first has the lower halves, the second the upper ones.
+/// - m minimum. Two groups share 32 bytes: the first uses the lower halves, the second the upper halves.
 struct Q4_K {
   static constexpr int kBlock = 256, kBytes = 2 + 2 + 12 + 128;
   static void to_floats(Bytes block, float* values) {
@@ -173,7 +173,8 @@ struct Q4_K {
   }
 };
 
-/// As Q4_K with a fifth bit: 32 bytes before the others, in which group g has bit g.
+/// As Q4_K, with a fifth bit for each number: in 32 more bytes before the lower bits, bit g belongs to group
+/// g.
 struct Q5_K {
   static constexpr int kBlock = 256, kBytes = 2 + 2 + 12 + 32 + 128;
   static void to_floats(Bytes block, float* values) {
@@ -238,7 +239,7 @@ constexpr GgufType kTypes[] = {
     readable<Q4_K>(12, "Q4_K"),
     readable<Q5_K>(13, "Q5_K"),
     readable<Q6_K>(14, "Q6_K"),
-    // Known by name only, so an error can name a file's type.
+    // Only the name is known, so that an error can name the type in a file.
     {9, "Q8_1"},
     {10, "Q2_K"},
     {11, "Q3_K"},

@@ -10,17 +10,17 @@
 namespace staircase {
 
 struct GgufType {
-  std::uint32_t id;        ///< as the file writes it
+  std::uint32_t id;        ///< the number in the file
   std::string_view name;   ///< "Q4_1"
   std::int64_t block = 0;  ///< numbers in a block; 0 for a type that is known by name only
-  std::int64_t bytes = 0;  ///< and its bytes
+  std::int64_t bytes = 0;  ///< bytes of a block
   /// Dequantizes `blocks` blocks, one after another.
   void (*to_floats)(const std::byte* stored, std::int64_t blocks, float* values) = nullptr;
 
   bool is_quantized() const { return block > 1; }
 };
 
-/// The type with that number or name, or nullptr.
+/// The type with this number or name, or nullptr.
 const GgufType* find_gguf_type(std::uint32_t id);
 const GgufType* find_gguf_type(std::string_view name);
 

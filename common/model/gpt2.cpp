@@ -56,7 +56,7 @@ class Gpt2 : public Network {
       return Linear{weights.matrix(name + ".weight", WeightOrder::kInputFirst, in, {n_embd}),
                     weights.on_first_rank(name + ".bias", {n_embd})};
     };
-    // Of [q | k | v] each rank has three slices: the same heads of each.
+    // Each rank takes three slices of [q | k | v]: the same heads from each part.
     std::vector<Slice> query_key_value{3 * n_embd};
     if (!share.whole) {
       query_key_value.clear();

@@ -1,5 +1,5 @@
-// GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head. Attention and
-// MLP of a block both read the same residual stream ("parallel"), or run one after another.
+// GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head. The attention
+// and MLP of a block either read the same residual stream ("parallel") or run one after another.
 #include <fmt/format.h>
 
 #include "common/base/error.h"
@@ -92,7 +92,7 @@ class GptNeox : public Network {
       if (parallel_) {  // x + attention(x) + mlp(x): the MLP reads x before attention is added
         pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
         pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
-        pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);  // one sum over the ranks has both
+        pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);  // one sum over the ranks adds both
       } else {
         pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
         pass.all_reduce(x);
@@ -128,7 +128,7 @@ class GptNeox : public Network {
         visit(linear, {{name + module, linear.weight.in_features,
                         neighbouring_columns(0, linear.weight.out_features)}});
       };
-      // The module's outputs are [q | k | v] of one head after the other.
+      // The module's outputs are [q | k | v] head by head.
       Module heads{name + "attention.query_key_value", block.attention_input.weight.in_features};
       const std::int64_t width = block.attention_input.weight.out_features / 3;
       for (std::int64_t first = 0; first < width; first += head_size_) {
@@ -154,8 +154,8 @@ class GptNeox : public Network {
     Linear mlp_output;  // [n_inner, n_embd]
   };
 
-  /// The file has [q | k | v] of one head after the other; the device takes all queries, then all keys and
-  /// all values. The heads of a rank lie side by side in the file.
+  /// The file stores [q | k | v] head by head; the device needs all queries, then all keys, then all values.
+  /// The heads of a rank lie side by side in the file.
   static Linear attention_input(const std::string& name, const ModelConfig& config, WeightReader& weights) {
     std::vector<std::int64_t> starts;
     for (std::int64_t part = 0; part < 3; ++part) {

@@ -16,8 +16,9 @@
 namespace staircase {
 namespace {
 
-/// All ranks compute alike, but for what else their machines do. Those that started them take two seconds
-/// more to end them.
+/// How long a rank waits for the others after its own work. All ranks compute the same amount, so they finish
+/// together unless their machines do other work. mpirun may need two of these seconds to end the ranks
+/// itself.
 constexpr std::chrono::milliseconds kLongestWait(2200);
 
 using Numbers = std::vector<std::int32_t>;
@@ -36,8 +37,8 @@ Numbers to_numbers(const std::string& text) {
 
 /// The sizes of a cache.
 struct CacheShape {
-  std::int32_t rows = 0;      ///< or blocks
-  std::int32_t capacity = 0;  ///< positions of each
+  std::int32_t rows = 0;      ///< rows, or blocks of a paged cache
+  std::int32_t capacity = 0;  ///< positions of each row or block
   std::int32_t table_rows = 0, table_width = 0;
 
   bool operator==(const CacheShape&) const = default;
@@ -53,7 +54,7 @@ class Leader {
     const auto n_sequences = static_cast<std::int64_t>(pass.sequences.size());
     const KeysValues layer = pass.cache.layer(0);
     Numbers numbers{static_cast<std::int32_t>(n_sequences)}, table;
-    std::size_t width = 0;  // of the table
+    std::size_t width = 0;  // width of the block table
     if (pass.cache.keeps()) {
       const std::size_t number = caches_.try_emplace(&pass.cache, caches_.size()).first->second;
       CacheShape shape = {static_cast<std::int32_t>(layer.keys.dim(0)),
@@ -73,7 +74,7 @@ class Leader {
     }
     for (std::size_t s = 0; s < pass.sequences.size(); ++s) {
       const std::span<const int> tokens = pass.sequences[s];
-      std::span<const std::int32_t> blocks;  // those in use
+      std::span<const std::int32_t> blocks;  // the sequence's blocks in use
       if (width > 0 && !tokens.empty()) {
         const std::size_t size = static_cast<std::size_t>(layer.keys.dim(2)),
                           length = static_cast<std::size_t>(pass.starts[s]) + tokens.size();
@@ -97,10 +98,10 @@ class Leader {
 
   Model& model_;
   Ranks& ranks_;
-  std::map<const KvCache*, std::size_t> caches_;  // and their numbers
+  std::map<const KvCache*, std::size_t> caches_;  // the caches and their numbers
 };
 
-/// A cache whose rows rank 0 sets.
+/// A cache on another rank; rank 0 sets the lengths and blocks of its rows.
 class LedCache : public KvCache {
  public:
   LedCache(Model& model, const CacheShape& shape)
@@ -182,7 +183,7 @@ void follow(Model& model, Ranks& ranks) {
 void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
   if (const auto other = ranks.first_mismatch(static_cast<std::uint64_t>(model.config().n_positions))) {
-    throw Error("--context differs: rank {} has another one than rank 0", *other);
+    throw Error("--context of rank {} differs from that of rank 0", *other);
   }
   ranks.limit_waits(kLongestWait);
   if (ranks.rank() > 0) return follow(model, ranks);

@@ -1,4 +1,5 @@
-// A shared model whose rank 0 alone decides what to compute: the other ranks take part in its passes.
+// Runs a shared model under the lead of rank 0: rank 0 decides what to compute, and the other ranks take part
+// in its passes.
 #pragma once
 
 #include <functional>
@@ -8,10 +9,10 @@
 
 namespace staircase {
 
-/// Does `work` on rank 0. The other ranks compute their share of each pass in it, and return after it: they
-/// need neither the text nor the options, and decide nothing. A cache in `work` must leave keys and values
-/// where the passes put them, as a paged one does. Throws Error on all ranks if they have not the same
-/// context. If `work` throws, the others wait for the program to end them (Ranks::abort).
+/// Calls `work` on rank 0. Meanwhile the other ranks compute their share of each of its passes, and return
+/// when `work` does: they need neither the text nor the options, and decide nothing. A cache in `work` must
+/// leave keys and values where the passes put them, as a paged cache does. Throws Error on all ranks if their
+/// contexts differ. If `work` throws, the other ranks wait until the program ends them (Ranks::abort).
 void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work);
 
 }  // namespace staircase

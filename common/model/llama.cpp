@@ -1,5 +1,5 @@
 // Llama (Touvron et al. 2023) and the families that build on its block: rotary positions, a gated MLP
-// (SwiGLU), RMSNorm, and query heads that share key heads. SmolLM2 and TinyLlama are of this family as well.
+// (SwiGLU), RMSNorm, and query heads that share key heads. SmolLM2 and TinyLlama also belong to this family.
 //
 //   OLMo          (Groeneveld et al. 2024)  layer norm without weights in place of RMSNorm
 //   Mistral       (Jiang et al. 2023)       attention to a window of the newest positions
@@ -11,7 +11,7 @@
 //   OLMoE         (Muennighoff et al. 2024) the same, and RMSNorm on all heads of queries together, and keys
 //   Qwen3-MoE     (Yang et al. 2025)        Qwen3 with a mixture in some blocks or in all
 //
-// What a family lacks is empty here, and the operations leave it out.
+// Weights that a family lacks are empty here, and the operations skip them.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -25,15 +25,15 @@
 namespace staircase {
 namespace {
 
-constexpr double kUsualHead = 256.0;  // in transformers, of Gemma
+constexpr double kUsualHead = 256.0;  // transformers' default for Gemma
 constexpr int kMostExperts = 1 << 16;
-constexpr int kUsualWindow = 4096;  // in transformers, of Mistral, Qwen and Gemma
+constexpr int kUsualWindow = 4096;  // transformers' default for Mistral, Qwen and Gemma
 
 bool is_gemma(const Settings& settings) {
   return settings.text_or("model_type", "") == "gemma3_text";
 }
 
-/// Which layers have a window, by the list layer_types.
+/// Which layers have a window according to the list layer_types.
 std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& types, int n_layer) {
   if (!types.is_array() || std::ssize(types) != n_layer) {
     throw Error("{}: layer_types is {}, not a list of {} types, one for each layer", settings.file(),
@@ -50,7 +50,7 @@ std::vector<bool> listed_layers(const Settings& settings, const nlohmann::json& 
   return slides;
 }
 
-/// All layers but each sixth have a window, or as a setting says.
+/// All layers except every sixth have a window, unless a setting states otherwise.
 void apply_gemma_window(const Settings& settings, ModelConfig& config) {
   const int period = settings.integer_or("sliding_window_pattern", 6, 1, kLargestSize);
   std::vector<bool> slides;
@@ -59,15 +59,15 @@ void apply_gemma_window(const Settings& settings, ModelConfig& config) {
     slides = listed_layers(settings, *types, config.n_layer);
   if (std::ranges::count(slides, true) == 0) return;
   if (settings.is_null("sliding_window")) {
-    throw Error("{}: sliding_window is null, but layers have a window, which needs a number",
+    throw Error("{}: sliding_window is null, but some layers have a window and need its size",
                 settings.file());
   }
   const int window = settings.integer_or("sliding_window", kUsualWindow, 1, kLargestSize);
-  // Also where the context is no longer: these layers rotate in their own way.
+  // Needed even if the context is not longer than the window: these layers have a rotation of their own.
   for (const bool one : slides) config.windows.push_back(one ? window : kNoWindow);
 }
 
-/// How the layers without a window rotate, and then those with one.
+/// The rotation of layers without a window, then of layers with one.
 const RotaryKeys kGemmaRotaries[] = {
     {.usual_theta = 1e6, .layers = "full_attention"},
     {.theta = "rope_local_base_freq", .layers = "sliding_attention", .scales = false}};
@@ -82,9 +82,10 @@ std::vector<Rotary> rotaries_of(const Settings& settings, int head_size) {
   return rotaries;
 }
 
-/// As in transformers: in Mistral and Mixtral all layers have the window. Qwen has a switch, and the layers
-/// are those from max_window_layers on or those in a list, which transformers does not run without the
-/// switch; in Qwen3-MoE they are all.
+/// Applies windows as transformers does. In Mistral and Mixtral every layer has the window. Qwen has a
+/// switch: with it, the layers from max_window_layers on have the window, or the layers in a list; in
+/// Qwen3-MoE every layer has it. A list that names such layers without the switch is an error, because
+/// transformers cannot run it.
 void apply_window(const Settings& settings, ModelConfig& config) {
   const std::string type = settings.text_or("model_type", "");
   const bool qwen = type.starts_with("qwen"), moe = type == "qwen3_moe",
@@ -98,7 +99,7 @@ void apply_window(const Settings& settings, ModelConfig& config) {
         settings.boolean_or("use_sliding_window", false) && !settings.is_null("sliding_window");
     if (qwen && std::ranges::count(slides, true) > 0 && !has_window) {
       throw Error(
-          "{}: layer_types names layers with a window, which need a sliding_window, and a "
+          "{}: layer_types names layers with a window, which need a sliding_window and a "
           "use_sliding_window of true",
           settings.file());
     }
@@ -116,23 +117,24 @@ void apply_window(const Settings& settings, ModelConfig& config) {
   for (const bool one : slides) config.windows.push_back(one ? window : kNoWindow);
 }
 
-/// A mixture of experts that the settings need not state, as in transformers.
+/// The default sizes of a mixture of experts in transformers.
 struct UsualMixture {
   int experts, chosen;
 };
 
-/// Published folders have num_experts where transformers 5 writes num_local_experts; Mixtral has the latter.
+/// Published folders have num_experts, but transformers 5 writes num_local_experts; Mixtral always has
+/// num_local_experts.
 int count_experts(const Settings& settings, int usual) {
   const nlohmann::json* const one = settings.find("num_experts");
   const nlohmann::json* const other = settings.find("num_local_experts");
   if (one && other && *one != *other) {
-    throw Error("{}: num_experts is {} and num_local_experts {}, but both mean the same", settings.file(),
-                shown(*one), shown(*other));
+    throw Error("{}: num_experts is {} and num_local_experts {}, but both must be the same number",
+                settings.file(), shown(*one), shown(*other));
   }
   return settings.integer_or(one ? "num_experts" : "num_local_experts", usual, 1, kMostExperts);
 }
 
-/// Which blocks have experts: each decoder_sparse_step-th that mlp_only_layers does not list.
+/// Which blocks have experts: every decoder_sparse_step-th block that mlp_only_layers does not list.
 std::vector<bool> blocks_with_experts(const Settings& settings, int n_layer) {
   std::vector<bool> mixed;
   const int step = settings.integer_or("decoder_sparse_step", 1, 1, kLargestSize);
@@ -152,20 +154,20 @@ std::vector<bool> blocks_with_experts(const Settings& settings, int n_layer) {
   return mixed;
 }
 
-/// In families whose blocks all have experts, transformers does not read these.
+/// Rejects settings that transformers ignores in families whose blocks all have experts.
 void require_experts_everywhere(const Settings& settings) {
   settings.require("decoder_sparse_step", {1});
   settings.require("mlp_only_layers", {nlohmann::json::array()});
 }
 
-/// The shares of the chosen experts sum to 1 only if the softmax is over these.
+/// The shares of the chosen experts sum to 1 only if the softmax is over the chosen experts alone.
 RouterSoftmax router_softmax(const Settings& settings) {
   const bool chosen =
       settings.text_or("model_type", "") == "mixtral" || settings.boolean_or("norm_topk_prob", false);
   return chosen ? RouterSoftmax::kChosen : RouterSoftmax::kAll;
 }
 
-/// Experts of that width in the blocks that have any.
+/// Adds experts of this width to the configuration.
 void apply_experts(const Settings& settings, const UsualMixture& usual, int width, ModelConfig& config) {
   for (const char* const shared : {"n_shared_experts", "shared_expert_intermediate_size"})
     settings.require(shared, {0});
@@ -182,19 +184,19 @@ void apply_experts(const Settings& settings, const UsualMixture& usual, int widt
   config.expert_inner = width;
   config.vector_numbers += static_cast<std::size_t>(blocks) * config.n_embd * experts;
   if (blocks == config.n_layer) config.n_inner = width;
-  // Where blocks differ, each counts as the larger kind.
+  // If blocks differ, every block counts as the larger kind.
   const std::int64_t columns = std::max<std::int64_t>(std::int64_t{experts} * width, config.n_inner);
   config.mlp_matrices = static_cast<int>(3 * ((columns + config.n_inner - 1) / config.n_inner));
 }
 
-/// What transformers takes where the settings state nothing, if it depends on the family. 0: as many key
-/// heads as heads.
+/// Defaults of transformers that depend on the family. An n_kv_head of 0 means as many key heads as query
+/// heads.
 struct Usual {
   int n_kv_head = 0;
   double norm_epsilon = 1e-6;
 };
 
-/// A head size of 0: the width divided by the number of heads.
+/// Reads the configuration. A head size of 0 means the width divided by the number of heads.
 ModelConfig configure(const Settings& settings, int head_size, const Usual& usual = {}) {
   const bool gemma = is_gemma(settings);
   settings.require("hidden_act", {gemma ? "gelu_pytorch_tanh" : "silu"});
@@ -225,9 +227,8 @@ ModelConfig configure(const Settings& settings, int head_size, const Usual& usua
   const std::vector<Rotary> rotaries = rotaries_of(settings, config.head_size);
   for (const Rotary& rotary : rotaries) {
     if (rotary.size() == config.head_size) continue;
-    throw Error(
-        "{}: {} of the {} features of a head would turn, and only all of them are supported in this family",
-        settings.file(), rotary.size(), config.head_size);
+    throw Error("{}: {} of the {} features of a head would rotate, but this family supports only all of them",
+                settings.file(), rotary.size(), config.head_size);
   }
   config.rotary_size = rotaries[0].size();
   config.rope_theta = rotaries[0].theta();
@@ -264,7 +265,7 @@ ModelConfig configure_olmoe(const Settings& settings) {
 ModelConfig configure_olmo(const Settings& settings) {
   settings.require("clip_qkv", {});
   ModelConfig config = configure_llama(settings);
-  config.norm_epsilon = 1e-5f;  // in OLMo's code, not in its settings
+  config.norm_epsilon = 1e-5f;  // set in OLMo's code, not in its settings
   config.vector_numbers = 0;
   return config;
 }
@@ -301,17 +302,18 @@ ModelConfig configure_gemma3(const Settings& settings) {
   return config;
 }
 
-/// Gemma multiplies its embeddings by the root of their width, in their own type.
+/// Gemma multiplies its embeddings by the square root of their width, rounded to their type.
 float embedding_scale(const ModelConfig& config, DType dtype) {
   if (config.family != "gemma3_text") return 1.0f;
   const float scale = std::sqrt(static_cast<float>(config.n_embd));
-  const DType rounds = kv_dtype(dtype);  // that of embeddings in whole numbers, too
+  const DType rounds = kv_dtype(dtype);  // also the type for embeddings in int8 or int4
   if (rounds == DType::kFloat16) return float32_from_float16(float16_from_float32(scale));
   return rounds == DType::kBFloat16 ? float32_from_bfloat16(bfloat16_from_float32(scale)) : scale;
 }
 
-/// The experts of a block, stored in one of three forms. Published folders have matrices of each expert.
-/// Transformers 5 has two tensors for all of them, where gates and what they gate are one; GGUF has three.
+/// Reads the experts of a block, which are stored in one of three forms. Published folders have separate
+/// matrices for each expert. Transformers 5 has two tensors for all experts and joins the gate and up
+/// matrices; GGUF has three tensors.
 std::vector<LlamaWeights::Block::Expert> read_experts(WeightReader& weights, const std::string& mlp,
                                                       const ModelConfig& config) {
   using Part = WeightReader::Part;
@@ -322,7 +324,7 @@ std::vector<LlamaWeights::Block::Expert> read_experts(WeightReader& weights, con
              is_mixtral = mlp.ends_with("block_sparse_moe.");
   std::vector<LlamaWeights::Block::Expert> read;
   for (std::int64_t e = 0; e < experts; ++e) {
-    // In a tensor of all: `count` outputs from `first` on, of the `outputs` that each expert has.
+    // In a tensor of all experts: `count` outputs from `first` on, out of the `outputs` of each expert.
     const auto of_all = [&](const char* name, std::int64_t outputs, std::int64_t first, std::int64_t count) {
       return Part{all + name, {experts * outputs, e * outputs + first, count}, experts};
     };
@@ -356,17 +358,17 @@ class Llama : public Network {
     const bool gemma = config.family == "gemma3_text";
     if (heads_together_ && !share.whole) {
       throw Error(
-          "{}: olmoe normalizes the queries of all heads together, so they cannot be shared between ranks; "
-          "whole blocks can",
+          "{}: olmoe normalizes the queries of all heads together, so its heads cannot be split "
+          "between ranks; split whole blocks instead",
           settings.file());
     }
-    // Gemma's residual stream is kept divided by that scale, which its norms do not see: their epsilon is
-    // divided by the square, and what a block adds by the scale.
+    // Gemma's residual stream is kept divided by this scale. A norm cancels the scale if its epsilon is
+    // divided by the square; what a block adds is divided by the scale.
     const float scale = embedding_scale(config, weights.dtype());
     const auto output = [&](const std::string& name, const Slice& in) {
       return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, {n_embd})};
     };
-    // Hugging Face stores Gemma's gains without their 1, GGUF files with it.
+    // Hugging Face stores Gemma's gains minus 1; GGUF files store the gains.
     const auto gemma_norm = [&](const std::string& name, std::int64_t width, float factor, float epsilon) {
       std::vector<float> gains = weights.values(name + ".weight", width);
       for (float& gain : gains) gain = (weights.from_gguf() ? gain : 1.0f + gain) * factor;
@@ -377,7 +379,8 @@ class Llama : public Network {
       if (gemma) return gemma_norm(name, width, 1.0f, config.norm_epsilon / (scale * scale));
       return Norm{NormKind::kRms, weights.vector(name + ".weight", width), {}, config.norm_epsilon};
     };
-    // What attention multiplies a score by, beyond 1 / sqrt(head_size), is part of Gemma's queries.
+    // Gemma may scale scores by another number than 1 / sqrt(head_size). Its query norm contains the quotient
+    // of the two.
     const double query_gain =
         gemma ? std::sqrt(config.head_size / settings.positive_or("query_pre_attn_scalar", kUsualHead)) : 1.0;
     const auto head_norm = [&](const std::string& name, double gain, std::int64_t all_heads) {
@@ -415,7 +418,7 @@ class Llama : public Network {
            .rotary = gemma && config.window(static_cast<int>(share.blocks.first) + l) != kNoWindow});
       LlamaWeights::Block& loaded = weights_.blocks.back();
       if (!mixed.empty() && mixed[static_cast<std::size_t>(share.blocks.first + l)]) {
-        // Mixtral's published name, and transformers' own.
+        // Mixtral's published name, then transformers' name.
         const std::string old = block + "block_sparse_moe.",
                           mlp = weights.has(old + "gate.weight") ? old : block + "mlp.";
         loaded.router = {weights.router(mlp + "gate.weight", config.n_experts, n_embd)};
@@ -428,7 +431,7 @@ class Llama : public Network {
       loaded.mlp_output = output(mlp + "down_proj", share.inner);
     }
     if (share.has_last_block()) weights_.final_norm = norm("norm", n_embd);
-    // GGUF files store the factors of a scaled rotation instead of its settings.
+    // GGUF files store the factors of a scaled rotation, not its settings.
     if (weights.has("rope_freqs.weight")) {
       rotaries_[0].divide_speeds(weights.values("rope_freqs.weight", rotaries_[0].size() / 2));
     }
@@ -529,8 +532,8 @@ class Llama : public Network {
     pass.device().add_normalized(added, norm, x);
   }
 
-  /// x += the sum of what the experts that a row chooses make of it, each by its share. An expert multiplies
-  /// all its rows at once, so its weights are read once, and those of an expert without rows never.
+  /// x += for each row, the sum of the results of its chosen experts, each weighted by its share. An expert
+  /// multiplies all its rows at once, so its weights are read once, or never if no row chose it.
   void add_experts(const Pass& pass, int layer, const LlamaWeights::Block& block, Tensor& x) const {
     Device& device = pass.device();
     Mixture mixture = pass.mixture(x);
@@ -544,7 +547,7 @@ class Llama : public Network {
     pass.all_reduce(x);
   }
 
-  /// mixture.outputs = what the experts make of mixture.inputs, whose rows are sorted.
+  /// mixture.outputs = the results of the experts for mixture.inputs, whose rows are sorted by expert.
   void multiply_experts(const Pass& pass, const LlamaWeights::Block& block,
                         const std::vector<std::int64_t>& firsts, Mixture& mixture) const {
     Device& device = pass.device();

@@ -1,5 +1,5 @@
-// The logits of a batch. They stay on the device until they are read: a greedy row needs one number of them,
-// and a row with a top-k few more than k.
+// The logits of a batch. They stay on the device until they are read: a greedy row needs only one number of
+// them, and a row with top-k sampling few more than k.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// The largest logits of a row in falling order, of equal ones the lowest token first.
+/// The largest logits of a row in descending order; among equal logits, the lowest token id comes first.
 struct LargestLogits {
   std::span<const std::int32_t> tokens;  ///< [k]
   std::span<const float> values;         ///< [k]
@@ -22,23 +22,23 @@ struct LargestLogits {
   std::size_t vocab_size;
 };
 
-/// How a model gives its logits away, and learns what the next pass should bring to the host.
+/// How the logits are read from the model, which also learns what the next pass should copy to the host.
 struct LogitsUse {
-  /// Returns some whole rows, on the host: `count` numbers from the first one on. If that is `expected` of
-  /// the next pass, too, it may copy them at once.
+  /// Returns some whole rows on the host: `count` numbers from number `first` on. If the next pass is
+  /// `expected` to be read in the same way, it may copy its logits at once.
   std::function<std::span<const float>(std::size_t first, std::size_t count, bool expected)> read;
-  /// As many of the largest would be enough for a row.
+  /// Announces that a row needs only its `count` largest logits.
   std::function<void(std::size_t count)> ask = [](std::size_t) {};
 };
 
-/// [rows, vocab_size], or the part of a row. Valid as long as what it was made from.
+/// [rows, vocab_size], or some of the rows. Valid as long as the memory that it was constructed from.
 class Logits {
  public:
-  /// Those that are on the host.
+  /// Logits that are on the host.
   Logits(std::span<const float> values) : values_(values), size_(values.size()) {}
 
-  /// Those on the device, of which the host has what Device::argmax found in each row (k = 0), or
-  /// Device::k_largest.
+  /// Logits on the device. The host has only `found`: what Device::argmax (k = 0) or Device::k_largest
+  /// returned for each row.
   Logits(std::span<const std::int32_t> found, std::size_t k, std::size_t vocab_size, LogitsUse use)
       : found_(found),
         k_(k),
@@ -46,13 +46,13 @@ class Logits {
         vocab_size_(vocab_size),
         use_(std::move(use)) {}
 
-  /// Those on the host, whose owner wants to know how they are used.
+  /// Logits on the host, whose owner learns through `use` how they are read.
   Logits(std::span<const float> values, LogitsUse use) : Logits(values) { use_ = std::move(use); }
 
-  /// How many numbers: rows · vocab_size.
+  /// The number of logits: rows · vocab_size.
   std::size_t size() const { return size_; }
 
-  /// Whole rows: both numbers are multiples of vocab_size.
+  /// Some whole rows: `first` and `count` are multiples of vocab_size.
   Logits subspan(std::size_t first, std::size_t count) const {
     Logits part = *this;
     part.first_ += first;
@@ -60,19 +60,21 @@ class Logits {
     return part;
   }
 
-  /// All numbers, on the host.
+  /// All logits, on the host.
   operator std::span<const float>() const { return read(true); }
 
-  /// The same for a reader that could do without most of them as a rule.
+  /// All logits, on the host, for a reader that usually needs only the largest, so the next pass does not
+  /// copy all at once.
   std::span<const float> read_once() const { return read(false); }
 
-  /// The token with the largest logit of one row, the lowest id among equals. Reads no other.
+  /// The token with the largest logit of one row; among equal logits, the lowest id. Reads no other logit
+  /// from the device.
   int argmax() const {
     return found_.empty() ? staircase::argmax(values_.subspan(first_, size_)) : found_of_row()[0];
   }
 
-  /// The `count` largest logits of one row or more, or nothing if this pass has found fewer. Then the next
-  /// one finds them, up to kMostLargest.
+  /// At least the `count` largest logits of one row, or nothing if this pass has found fewer. The next pass
+  /// then finds that many, up to kMostLargest.
   std::optional<LargestLogits> largest(std::size_t count) const {
     if (use_.ask) use_.ask(count);
     if (k_ < std::min(count, vocab_size_) || k_ == 0) return {};
@@ -90,8 +92,8 @@ class Logits {
     return found_.subspan(first_ / vocab_size_ * width, width);
   }
 
-  std::span<const float> values_;        // of all rows, if they are on the host
-  std::span<const std::int32_t> found_;  // in all rows, [rows, 2 k + 1]
+  std::span<const float> values_;        // the logits of all rows, if they are on the host
+  std::span<const std::int32_t> found_;  // what was found in each row, [rows, 2 k + 1]
   std::size_t k_ = 0;
   std::size_t first_ = 0, size_ = 0, vocab_size_ = 0;
   LogitsUse use_;

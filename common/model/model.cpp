@@ -24,7 +24,7 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType kep
   std::string reason = cache.keeps() ? "the cache has lost a position or holds one that was never filled, or "
                                        "the model's weights are broken"
                                      : "its weights are broken";
-  if (kept == DType::kFloat16) {  // where loading already rejects weights with infinity
+  if (kept == DType::kFloat16) {  // weights with infinity are already rejected while loading
     reason = "a key or a value may be beyond ±65504, the largest float16; bfloat16 and float32 hold it";
   }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
@@ -32,7 +32,7 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType kep
               reason);
 }
 
-/// [rows, width] as [rows][width].
+/// Splits [rows, width] into [rows][width].
 std::vector<std::vector<float>> rows_of(std::span<const float> numbers, std::size_t width) {
   std::vector<std::vector<float>> rows;
   for (; !numbers.empty(); numbers = numbers.subspan(width))
@@ -40,20 +40,20 @@ std::vector<std::vector<float>> rows_of(std::span<const float> numbers, std::siz
   return rows;
 }
 
-/// Of each of some sequences, the last token alone.
+/// A count of one for each sequence: logits only after its last token.
 std::vector<int> one_each(std::size_t sequences) {
   return std::vector<int>(sequences, 1);
 }
 
-/// Whether each row of the cache has memory for one more position, without an append. In a ring, which has no
-/// blocks that a row owns, that memory may hold a position to which a row goes back.
+/// Whether each row of the cache has memory for one more position without an append. False for a ring, where
+/// no row owns blocks: writing there could overwrite a position that a row still needs.
 bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
   const bool overwrites =
       cache.most_at_once() < std::numeric_limits<int>::max() && cache.row_blocks(0).empty();
   if (!cache.keeps() || overwrites) return false;
   for (int layer = 0; layer < config.n_layer; ++layer) {
     const KeysValues kept = cache.layer(layer);
-    const std::int64_t size = kept.keys.dim(2);  // of a row, or of a block
+    const std::int64_t size = kept.keys.dim(2);  // positions of a row or of a block
     for (int row = 0; row < static_cast<int>(rows); ++row) {
       const int length = cache.length(row);
       if (length >= config.n_positions) return false;
@@ -63,8 +63,8 @@ bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
   return true;
 }
 
-/// From here on the pass leaves it to the devices what ranks exchange, if all of them can do that. Else the
-/// host does it, but only for whole blocks: the numbers of a matrix depend on the kind of the device.
+/// Lets the devices exchange data between ranks directly if all of them can. Otherwise the host exchanges it,
+/// but only if ranks hold whole blocks: results inside a matrix depend on the kind of device.
 void join_devices(Device& device, Ranks& ranks, Split split) {
   const bool joins = device.can_join();
   const auto other = ranks.first_mismatch(joins ? 1 : 0);
@@ -76,7 +76,7 @@ void join_devices(Device& device, Ranks& ranks, Split split) {
   device.join({ranks.rank(), ranks.size(), [&](const std::string& text) { return ranks.broadcast(text); }});
 }
 
-/// For the key of a pass: each number stands for the weights of one model.
+/// Returns a new number that identifies the weights of one model, for the key of a pass.
 std::uint64_t new_number() {
   static std::atomic<std::uint64_t> last = 0;
   return ++last;
@@ -127,7 +127,7 @@ void Model::use_cache_dtype(DType dtype) {
                      to_string(dtype), device_->description());
   }
   if (!device_->keeps(dtype, config_.head_size)) {
-    throw UsageError("--cache-dtype {} takes heads of a multiple of {} numbers, but those of {} have {}",
+    throw UsageError("--cache-dtype {} needs a head size that is a multiple of {}, but {} has heads of {}",
                      to_string(dtype), head_multiple(dtype), path_.filename().string(), config_.head_size);
   }
   config_.cache_dtype = dtype;
@@ -174,7 +174,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   model.network_ = family.load(settings, model.config_, weights);
   weights.require_whole_files();
   for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
-  // A rank that has some blocks alone cannot tell what the others have a use for.
+  // A rank that holds only some blocks does not know which tensors the other ranks use.
   if (ranks == nullptr || split == Split::kMatrices) weights.warn_of_unused(family.buffers);
   model.weight_bytes_ = weights.bytes();
   model.number_ = new_number();
@@ -236,7 +236,8 @@ std::span<const float> Model::last_logits(std::span<const int> tokens, int count
 }
 
 std::vector<std::vector<float>> Model::hidden_states() {
-  if (ranks_ != nullptr) throw Error("hidden states are not shared between ranks; run the model on one rank");
+  if (ranks_ != nullptr)
+    throw Error("hidden states are not available for a model on several ranks; run it on one rank");
   if (!hidden_rows_) throw Error("hidden states are kept by next_logits and last_logits, not by lazy_logits");
   const auto width = static_cast<std::size_t>(config_.n_embd);
   std::vector<float> states(*hidden_rows_ * width);
@@ -286,7 +287,7 @@ Logits Model::forward(std::span<const std::span<const int>> sequences, std::span
                       KvCache& cache, Copy copy) {
   const PackedTokens packed(sequences, counts, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size), adapters_of_sequences_);
-  // Only now, since an input that is refused must leave the cache unchanged.
+  // Only after the checks above, since a rejected input must leave the cache unchanged.
   if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + counts[0]) {
     const std::span<const int> part = sequences[0].first(kPart), rest = sequences[0].subspan(kPart);
     forward({&part, 1}, one_each(1), cache, copy);
@@ -298,7 +299,7 @@ Logits Model::forward(std::span<const std::span<const int>> sequences, std::span
     return compute(sequences, counts, packed, cache, copy);
   } catch (...) {
     device_->abandon();
-    // The cache has made room for these tokens, but nothing is there.
+    // The cache has room for these tokens, but their keys and values are missing.
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       cache.truncate(static_cast<int>(s), packed.starts[s]);
     }
@@ -314,7 +315,7 @@ Logits Model::forward_in_parts(std::span<const std::span<const int>> sequences, 
     throw Error("logits after the last {} tokens were requested, but this cache takes {} tokens at once",
                 count, most);
   }
-  // The last pass has tokens of all sequences, `most` of those that were longer.
+  // The last pass feeds tokens of all sequences: `most` tokens of every longer one.
   std::vector<std::span<const int>> parts, rests(sequences.begin(), sequences.end());
   const auto is_long = [&](const std::span<const int> rest) { return rest.size() > most; };
   while (std::ranges::any_of(rests, is_long)) {
@@ -345,14 +346,14 @@ Logits Model::compute(std::span<const std::span<const int>> sequences, std::span
   const std::optional<NextPass> next = std::exchange(next_, {});
   const bool guessed =
       next && next->cache == &cache && next->tokens == packed.tokens && next->starts == packed.starts;
-  // The device may have done other work since, as on the same cache.
+  // The device may have done other work since, for example on the same cache.
   const bool has_begun = guessed && next->started.found && next->given == device_->given();
   guessed_ = guessed && (has_begun || !next->started.found) ? guessed_ + 1 : 0;
   if (before_pass_) before_pass_({sequences, packed.starts, counts, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
-        "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
+        "each rank has only some blocks of the model, but no pass was set that runs through all ranks");
   }
   const bool lazy = copy == Copy::kOnceRead;
   if (lazy) hidden_rows_.reset();
@@ -418,7 +419,7 @@ Model::Started Model::start(const PackedTokens& packed, KvCache& cache, PassInpu
     device_->argmax(pass.logits(), found, packed.one_each() && device_->given() ? &batch : nullptr);
   };
   if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks || config_.n_experts > 0) {
-    run();  // what happens in between is no operation of a device alone
+    run();  // the pass also does work outside the device
   } else {
     std::vector<std::uint64_t> key;
     if (!run_) {
@@ -438,8 +439,8 @@ bool Model::may_run_ahead() const {
          split_ != Split::kBlocks && config_.n_experts == 0 && adapter_folders_.empty();
 }
 
-// The logits of the pass before may still be read, and what it has found is on its way to the host. So this
-// pass leaves both elsewhere.
+// The logits of the previous pass may still be read, and its found tokens are on their way to the host. So
+// this pass writes both to other memory.
 Model::Started Model::start_next(std::size_t rows, KvCache& cache) {
   std::swap(memory_->logits, memory_->other_logits);
   std::swap(memory_->host_found, memory_->other_host_found);
@@ -450,7 +451,7 @@ Model::Started Model::start_next(std::size_t rows, KvCache& cache) {
 }
 
 std::int64_t Model::largest_to_find(std::size_t asked) const {
-  // Rounded up, so that rows with other numbers take no other graph.
+  // Rounded up, so that different numbers of requested logits share one graph.
   constexpr std::size_t kLeast = 64;
   if (asked == 0) return 0;
   const std::int64_t vocab_size = config_.vocab_size;

@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Relative to PREFIX/bin/program and PROJECT/build/steps/program first: both may have been moved or copied.
+/// The folders that may contain models. Those relative to PREFIX/bin/program and PROJECT/build/steps/program
+/// come first, since both may have been moved or copied.
 std::vector<fs::path> model_collections() {
   std::vector<fs::path> places;
   const auto add = [&](const fs::path& place) {
@@ -36,7 +37,7 @@ std::vector<fs::path> model_collections() {
 }
 
 /// The model in a folder: the folder itself, or the only GGUF file in it if there is no config.json. The
-/// first of several parts represents all, and a projector of images is no model.
+/// first of several parts represents all parts, and a projector for images is not a model.
 fs::path model_in(const fs::path& folder, const std::string& option) {
   if (is_there(folder / "config.json")) return folder;
   std::error_code ignored;
@@ -57,7 +58,7 @@ fs::path model_in(const fs::path& folder, const std::string& option) {
               named < models.size() ? ", ..." : "");
 }
 
-/// Throws Error if that cannot be told, such as for a loop of links.
+/// Throws Error if the system cannot decide it, for example for a loop of links.
 bool is_folder(const fs::path& path, const std::string& option) {
   std::error_code fault;
   const fs::file_status status = fs::status(path, fault);

@@ -1,4 +1,4 @@
-// Finds a model, a folder or a GGUF file, from the value of an option.
+// Finds the folder or GGUF file of a model from the value of an option.
 #pragma once
 
 #include <filesystem>
@@ -6,14 +6,15 @@
 
 namespace staircase {
 
-/// `name` as a .gguf file or a folder; otherwise the folder of that name among the models of this project.
-/// They are in $STAIRCASE_MODELS, in the prefix or the project in which the running program lies, in the
-/// source tree, or in the prefix that the build was for. Throws Error that names the option and the places
-/// where it looked. A folder without config.json, but with one GGUF model, is that file.
+/// Returns `name` if it is a .gguf file or a folder, otherwise the folder with this name among the project's
+/// models. It looks for these in $STAIRCASE_MODELS, in the prefix or project that contains the running
+/// program, in the source tree, and in the prefix that the build was configured for. Throws Error that names
+/// the option and the places that were searched. For a folder without config.json that contains one GGUF
+/// model, returns that file.
 std::filesystem::path find_model(const std::string& name, const std::string& option = "--model");
 
-/// An adapter: `name` as a folder, otherwise the folder of that name in `adapters` at the same places. Throws
-/// as above.
+/// Returns `name` if it is a folder, otherwise the adapter with this name in the folder `adapters` at the
+/// same places. Throws Error as find_model does.
 std::filesystem::path find_adapter(const std::string& name, const std::string& option = "--adapter");
 
 }  // namespace staircase

@@ -9,8 +9,8 @@
 namespace staircase {
 namespace {
 
-/// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
-/// There is room for float32 in any case, so no model needs more memory on one processor than on another.
+/// A tensor in `memory`, which grows if it is too small; it may have held another type before. It always has
+/// room for float32, so a model needs the same memory on every processor.
 Tensor sized(Device& device, DType dtype, Tensor& memory, const Shape& shape) {
   if (memory.bytes() < bytes_of(DType::kFloat32, shape)) memory = device.allocate(DType::kFloat32, shape);
   return memory.viewed_as(dtype, shape);
@@ -32,7 +32,7 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
   }
 }
 
-/// The rotations of all new tokens, by one rotary after another, [rotaries * n_tokens, size].
+/// The rotations of all new tokens under each rotary in turn, [rotaries * n_tokens, size].
 std::vector<float> rotations_of(const PackedTokens& packed, std::span<const Rotary> rotaries) {
   const auto width = static_cast<std::size_t>(rotaries[0].size());
   std::vector<float> all(rotaries.size() * packed.tokens.size() * width);
@@ -50,7 +50,7 @@ std::vector<float> rotations_of(const PackedTokens& packed, std::span<const Rota
   return all;
 }
 
-/// Without the rows before `first`.
+/// The keys and values without the rows before `first`.
 KeysValues rows_of(KeysValues all, std::int64_t first) {
   const auto rest = [&](const Tensor& rows) { return rows.rows(first, rows.dim(0) - first); };
   if (first == 0) return all;
@@ -136,7 +136,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
       cache_(cache),
       memory_(memory),
       watchers_(watchers) {
-  // All in one copy: a small copy takes as long as a larger one.
+  // Copies all indices at once: a small copy takes as long as a larger one.
   std::vector<std::int32_t> indices, adapters, wanted_adapters;
   for (std::size_t s = 0; s < packed.adapters.size(); ++s) {
     adapters.insert(adapters.end(), static_cast<std::size_t>(packed.offsets[s + 1] - packed.offsets[s]),
@@ -159,7 +159,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
     const auto size = static_cast<std::int64_t>(list.size());
     return uploaded.rows(std::exchange(first, first + size), size);
   };
-  // Braces: they evaluate the parts in this order.
+  // Braces evaluate the parts in this order.
   batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
   wanted_rows_ = next(packed.wanted_rows);
   adapters_ = next(adapters);
@@ -176,7 +176,7 @@ void Pass::run_part(Slice sequences, const std::function<void(Pass& part)>& run)
   const auto first = packed_.wanted_offsets[static_cast<std::size_t>(sequences.first)],
              end = packed_.wanted_offsets[static_cast<std::size_t>(sequences.first + sequences.count)];
   Tensor logits = logits_.rows(first, end - first);
-  if (packed.tokens.empty()) {  // what they are means nothing, but they are numbers
+  if (packed.tokens.empty()) {  // these logits mean nothing, but must be finite
     device_.copy_from_host(std::vector<float>(static_cast<std::size_t>(logits.size())), logits);
     return;
   }

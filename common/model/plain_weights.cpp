@@ -64,7 +64,7 @@ void check_family(std::string_view own, std::string_view family) {
   throw Error("this step runs {}, but the model's family is {}, which comes with {}", family, own, step);
 }
 
-/// Throws for features that change the logits and are in no weight that a plain pass with this extra reads.
+/// Throws Error for features that change the logits but that a plain pass with this extra does not compute.
 void check_extras(const Model& model, const std::map<std::string, Numbers>& weights, Extra extra) {
   const std::string& family = model.config().family;
   if (extra != Extra::kParallelBlocks) {
@@ -93,7 +93,7 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
   }
 }
 
-/// Replaces each of the names, at the beginning or after a dot.
+/// Replaces each of the names where it stands at the beginning or after a dot.
 std::string translated(std::string name, Names names) {
   for (const auto& [from, to] : names) {
     const auto place = name.find(from);
@@ -102,8 +102,8 @@ std::string translated(std::string name, Names names) {
   return name;
 }
 
-/// Cuts tensors of all experts: those of expert E have the name ….experts.E.… then. Of a gate_up_proj, the
-/// first half is gate_proj and the second up_proj.
+/// Splits tensors of all experts into one tensor per expert, named ….experts.E.… for expert E. The first half
+/// of a gate_up_proj becomes gate_proj, the second half up_proj.
 std::map<std::string, Numbers> by_expert(std::map<std::string, Numbers> all, std::size_t n_experts) {
   std::map<std::string, Numbers> cut;
   for (auto& [name, stored] : all) {
@@ -128,7 +128,7 @@ std::map<std::string, Numbers> by_expert(std::map<std::string, Numbers> all, std
   return cut;
 }
 
-/// [rows, columns] to [columns, rows].
+/// Transposes a matrix: [rows, columns] to [columns, rows].
 Numbers transposed(const Numbers& matrix, std::size_t rows) {
   const std::size_t columns = matrix.size() / rows;
   Numbers turned(matrix.size());
@@ -139,7 +139,7 @@ Numbers transposed(const Numbers& matrix, std::size_t rows) {
 }
 
 /// Queries, keys or values (`part` 0, 1 or 2) of [inputs, 3 · width] as [inputs, width]. The outputs are
-/// those of all heads by part, or by head as in GPT-NeoX: `in_head` is then the size of a head, else 0.
+/// ordered by part, or by head as in GPT-NeoX; then `in_head` is the size of a head, otherwise 0.
 Numbers third(const Numbers& all, std::size_t width, std::size_t part, std::size_t in_head) {
   Numbers one;
   for (std::size_t input = 0; input < all.size() / (3 * width); ++input) {
@@ -175,7 +175,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
                                  : name.ends_with("down_proj.weight") ? inner
                                                                       : config.n_embd;
       if (stored.empty() || stored.size() % inputs != 0)
-        continue;  // it has a known suffix, and nothing reads it
+        continue;  // a known suffix of a tensor that nothing reads
       stored = transposed(stored, stored.size() / inputs);
     }
     const auto qkv = name.find("qkv_proj");
@@ -189,7 +189,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
       weights[own] = third(stored, width, part, family == "gpt_neox" ? config.head_size : 0);
     }
   }
-  // As in the engine, a stored output layer takes precedence, tied or not.
+  // As in the engine, a stored output layer takes precedence, even if the two are tied.
   if (!weights.contains("lm_head.weight")) weights["lm_head.weight"] = weights["embed_tokens.weight"];
   return weights;
 }
@@ -199,7 +199,7 @@ Adapter plain_adapter(const Model& model, const std::filesystem::path& folder, s
   check_family(config.family, family);
   Adapter adapter;
   for (auto& [module, matrix] : read_adapter(folder, model.network(), find_family(family)->prefix)) {
-    // The translation knows names of weights.
+    // The translation expects names of weights, which continue after the module.
     std::string name = translated(module + ".", names_of(family));
     name.pop_back();
     const auto qkv = name.find("qkv_proj");

@@ -1,5 +1,5 @@
-// The weights of any family as plain vectors with one set of names, so you can compare two families side by
-// side. Also the settings that some of their plain passes need.
+// The weights of any family as plain vectors with one set of names, so that you can compare two families side
+// by side. Also some settings that plain passes need.
 #pragma once
 
 #include <map>
@@ -12,10 +12,10 @@
 
 namespace staircase {
 
-/// Features that some models of a family have, and that a plain pass has only if it declares them.
+/// Features that only some models of a family have. A plain pass must declare the one that it supports.
 enum class Extra {
   kNone,
-  kParallelBlocks,  ///< with the exact GELU, as all models of Pythia have both
+  kParallelBlocks,  ///< with the exact GELU, since every Pythia model has both
   kScaledRotation,
 };
 
@@ -36,21 +36,22 @@ enum class Extra {
 ///   norm.weight                        [n_embd]
 ///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
 ///
-/// and the same with .bias if the family has one. The other families' names are translated; queries, keys and
-/// values are separate; and each matrix above has the order of its shape here, however the file stores it.
+/// Biases have the same names with .bias instead of .weight. The names of other families are translated;
+/// queries, keys and values are separate; and every matrix has the shape in this list, however the file
+/// stores it.
 ///
-/// Throws Error for a model of another family, for a file that cannot be read, and for an extra that the
-/// model has and the pass does not.
+/// Throws Error for a model of another family, a file that cannot be read, and an extra that the model has
+/// but the pass does not declare.
 std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family,
                                                         Extra extra = Extra::kNone);
 
-/// Whether attention and MLP of a block read the same residual stream; GPT-NeoX alone.
+/// Whether the attention and the MLP of a block read the same residual stream; only for GPT-NeoX.
 bool has_parallel_blocks(const Model& model);
 
-/// Whether the MLP has the exact GELU, not the one with tanh; GPT-NeoX only.
+/// Whether the MLP uses the exact GELU instead of the tanh approximation; only for GPT-NeoX.
 bool has_exact_gelu(const Model& model);
 
-/// How the settings scale rotary positions: by a factor of 1 if they do not.
+/// How the settings scale rotary positions; a factor of 1 means no scaling.
 Llama3Scaling rotary_scaling(const Model& model);
 
 }  // namespace staircase

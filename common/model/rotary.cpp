@@ -16,7 +16,7 @@ constexpr double kLargestContext = 1 << 24;
 
 /// Llama 3.1's scaling for long texts (Meta's reference code, apply_scaling).
 double stretched(double speed, const Llama3Scaling& scaling) {
-  if (scaling.factor == 1.0) return speed;  // to the bit
+  if (scaling.factor == 1.0) return speed;  // unchanged to the last bit
   const double turns = scaling.context * speed / (2.0 * std::numbers::pi);
   if (turns > scaling.high) return speed;
   if (turns < scaling.low) return speed / scaling.factor;
@@ -24,8 +24,8 @@ double stretched(double speed, const Llama3Scaling& scaling) {
   return (1.0 - smooth) * speed / scaling.factor + smooth * speed;
 }
 
-/// The dictionary that counts: rope_scaling, or rope_parameters if that is missing or empty (transformers,
-/// convert_rope_params_to_dict).
+/// The dictionary that applies: rope_scaling, or rope_parameters if rope_scaling is missing or empty
+/// (transformers, convert_rope_params_to_dict).
 Settings rope_settings(const Settings& settings, const RotaryKeys& keys = {}) {
   const nlohmann::json* scaling = settings.find("rope_scaling");
   const bool replaces = keys.scales && scaling && !scaling->empty();
@@ -41,8 +41,8 @@ Settings rope_settings(const Settings& settings, const RotaryKeys& keys = {}) {
     return rope.object(keys.layers);
   }
   if (keys.layers != nullptr && settings.object("rope_parameters").find(keys.layers)) {
-    throw Error("{} has a rope_scaling and rope_parameters.{}, and only one of them can be", settings.file(),
-                keys.layers);
+    throw Error("{} has a rope_scaling and rope_parameters.{}, but may have only one of them",
+                settings.file(), keys.layers);
   }
   if (values && std::ranges::any_of(*values, is_object)) {
     throw Error("{}: {} has several rotations, and only one rotation for all layers is supported",
@@ -51,12 +51,12 @@ Settings rope_settings(const Settings& settings, const RotaryKeys& keys = {}) {
   return rope;
 }
 
-/// Folders have the older name of the type, the newer one, or both.
+/// The type of the rotation. Folders have its older key, its newer key, or both.
 std::string type_of(const Settings& rope) {
   return rope.text_or("rope_type", rope.text_or("type", "default"));
 }
 
-/// How many positions the model was trained with before its rotation was scaled.
+/// The number of positions that the model was trained with before its rotation was scaled.
 double original_context(const Settings& settings, const Settings& rope) {
   const std::string original = "original_max_position_embeddings";
   const Settings& place = settings.find(original) ? settings : rope;
@@ -74,7 +74,7 @@ struct Yarn {
     if (fast < slow) {
       throw Error("{}: beta_fast is {}, less than beta_slow, which is {}", rope.file(), fast, slow);
     }
-    // The pair that turns this often within the original context.
+    // The pair that rotates this often within the original context.
     const auto pair_of = [&](double turns) {
       return size * std::log(context / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
     };
@@ -85,7 +85,7 @@ struct Yarn {
     const auto gain = [&](double scale) {
       return factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
     };
-    // Section 3.4: softmax gets a temperature, which the rotations of queries and keys contain.
+    // Section 3.4: the softmax gets a temperature, which is part of the rotations of queries and keys.
     const bool both = rope.find("mscale") && rope.find("mscale_all_dim");
     length = rope.positive_or(
         "attention_factor",
@@ -138,9 +138,8 @@ Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) 
   const auto value = [&](const char* name, const char* own, const char* other, double fallback) {
     const double number = rope.positive_or(name, settings.positive_or(own, fallback));
     if (!rope.find(name) && !settings.find(own) && settings.object("rope_parameters").find(name)) {
-      throw Error(
-          "{}: {} is in rope_parameters only, which rope_scaling replaces; it belongs into rope_scaling",
-          settings.file(), name);
+      throw Error("{}: {} is only in rope_parameters, which rope_scaling replaces; move it to rope_scaling",
+                  settings.file(), name);
     }
     if (settings.positive_or(other, number) != number) {
       throw Error("{}: {} is {}, but this family reads {}, which is {}", settings.file(), other,
@@ -152,7 +151,7 @@ Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) 
   const double share = value("partial_rotary_factor", keys.share, keys.other_share, keys.usual_share);
   const int size = static_cast<int>(head_size * share);
   if (size < 2 || size % 2 != 0 || size > head_size) {
-    throw Error("{}: {} of the {} features of a head would turn, not an even number from 2 to {}",
+    throw Error("{}: {} of the {} features of a head would rotate, not an even number from 2 to {}",
                 settings.file(), size, head_size, head_size);
   }
   for (int i = 0; i < size; i += 2) speeds_.push_back(std::pow(theta_, -static_cast<double>(i) / size));

@@ -1,5 +1,6 @@
 // A safetensors file: 8 bytes with the length of the header (little-endian), the header in JSON, and the
-// tensors' bytes. The header maps each tensor's name to its dtype, its shape and the first and last byte:
+// tensors' bytes. The header maps each tensor's name to its dtype, its shape, and where its bytes begin and
+// end:
 //   {"wte.weight": {"dtype": "F16", "shape": [4096, 256], "data_offsets": [0, 2097152]}, ...}
 #include "common/model/safetensors.h"
 
@@ -113,13 +114,13 @@ void check_cover(const Tensors& tensors, std::span<const std::byte> data, const 
   const std::string* previous = nullptr;
   const auto require_none_left = [&](const std::byte* until) {
     if (covered == until) return;
-    throw Error("{}: no tensor has the bytes {} to {} of the data; a safetensors file has none to spare",
+    throw Error("{}: bytes {} to {} of the data belong to no tensor; a safetensors file has no unused bytes",
                 file, covered - data.data(), until - data.data());
   };
   for (const auto& [begin, end, name] : ranges) {
     if (begin < covered) {
-      throw Error("{}: the tensors {} and {} share bytes, where each must have its own", file,
-                  quote(*previous), quote(*name));
+      throw Error("{}: the tensors {} and {} share bytes, but each must have its own", file, quote(*previous),
+                  quote(*name));
     }
     require_none_left(begin);
     covered = end;

@@ -58,7 +58,7 @@ double Settings::positive(const std::string& name) const {
   const json* value = find(name);
   if (!value) throw Error("{} has no {}{}", file_, path_, name);
   const double number = value->is_number() ? value->get<double>() : 0.0;
-  const auto single = static_cast<float>(number);  // the type that most of them count as
+  const auto single = static_cast<float>(number);  // the type in which most settings are used
   if (!(single > 0.0f) || !std::isfinite(single)) {
     refuse(name, *value, "not a number above 0");
   }

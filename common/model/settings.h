@@ -1,4 +1,4 @@
-// The settings of a model, one at a time, as config.json or a GGUF file states them. No installed header
+// Reads the settings of a model one by one, as config.json or a GGUF file states them. No installed header
 // includes this one: users of the library do not depend on our JSON parser.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// A missing key and null both mean the default, as in transformers. Every function throws Error with one
-/// sentence that names the file, the key and the value.
+/// As in transformers, a missing key and null both mean the default. Every function throws Error for a wrong
+/// value, with one sentence that names the file, the key and the value.
 class Settings {
  public:
   /// The settings in a JSON object; `file` is for the messages.
@@ -21,7 +21,7 @@ class Settings {
   /// The value of `name`, or nullptr.
   const nlohmann::json* find(const std::string& name) const;
 
-  /// Whether the file states that there is no such thing.
+  /// Whether the file sets the key to null.
   bool is_null(const std::string& name) const { return values_.contains(name) && values_.at(name).is_null(); }
 
   int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const;
@@ -34,18 +34,19 @@ class Settings {
 
   std::string text_or(const std::string& name, const std::string& fallback) const;
 
-  /// A number, a list of them, or nothing: token ids below `vocab_size`.
+  /// Reads a token id or a list of token ids, all below `vocab_size`; empty if the key is missing.
   std::vector<int> tokens(const std::string& name, int vocab_size) const;
 
-  /// The settings in the object `name`; none if it is missing.
+  /// The settings in the object `name`; no settings if it is missing.
   Settings object(const std::string& name) const;
 
-  /// Throws unless the setting is missing or has one of these values: all others compute something else.
+  /// Throws Error unless the setting is missing or has one of these values: any other value would change the
+  /// computation.
   void require(const std::string& name, std::initializer_list<nlohmann::json> supported) const;
 
   const std::string& file() const { return file_; }
 
-  /// For a person: what the file leaves open, and what is assumed.
+  /// Remarks for the user: what the file leaves open, and what is assumed.
   std::vector<std::string> remarks = {};
 
  private:
@@ -54,7 +55,7 @@ class Settings {
 
   std::string file_;
   nlohmann::json values_;
-  std::string path_ = {};  // of an object inside the file: "rope_scaling."
+  std::string path_ = {};  // path of an object inside the file: "rope_scaling."
 };
 
 }  // namespace staircase

@@ -9,9 +9,9 @@
 namespace staircase {
 namespace {
 
-/// The keys of the query heads first .. first + count - 1. Query heads that share a head of keys may go to
-/// different ranks; then each of these ranks has a copy of it. If the groups of a rank differ in size, each
-/// of its query heads has a head of keys to itself.
+/// The keys of the query heads first .. first + count - 1. Query heads that share a key head may go to
+/// different ranks; each of these ranks then has a copy of the key head. If the groups of a rank differ in
+/// size, each of its query heads gets its own copy.
 std::vector<Slice> keys_of(const ModelConfig& config, std::int64_t first, std::int64_t count) {
   const std::int64_t whole = config.key_width(), size = config.head_size,
                      group = config.n_head / config.n_kv_head;

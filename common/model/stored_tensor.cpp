@@ -41,7 +41,7 @@ void check_overlaps(const std::map<std::string, StoredTensor, std::less<>>& tens
     const auto& [begin, end, name] = ranges[i];
     const auto& [previous_begin, previous_end, previous_name] = ranges[i - 1];
     if (begin < previous_end) {
-      throw Error("{}: the tensors {} and {} share bytes, where each must have its own", file,
+      throw Error("{}: the tensors {} and {} share bytes, but each must have its own", file,
                   quote(*previous_name), quote(*name));
     }
   }
@@ -70,7 +70,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::require_whole() const {
-  std::error_code fault;  // a file that was deleted is still there for its mapping
+  std::error_code fault;  // the mapping of a deleted file stays valid
   const std::uintmax_t size = std::filesystem::file_size(file_, fault);
   if (!fault && size < bytes_.size()) throw Error("{}", became_shorter(file_));
 }

@@ -13,7 +13,7 @@ namespace {
 
 /// The weights on the host.
 WeightMatrix unpacked(Device& device, std::string name, const Weight& weight) {
-  // The embeddings of all outputs, each as its own text.
+  // Reads the rows of all outputs as if they were embeddings, each in its own sequence.
   const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(outputs + 1));
   std::iota(numbers.begin(), numbers.end(), 0);

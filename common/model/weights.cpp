@@ -14,18 +14,18 @@
 namespace staircase {
 namespace {
 
-/// The largest number of a type of weights. Types of few bits are converted back with scales of 16 bits, or
-/// are widened to 16 bits for a product.
+/// The largest number that weights of this type may have. Types of few bits use scales of 16 bits, or are
+/// widened to 16 bits for a product.
 float largest_of(DType dtype) {
   if (dtype == DType::kFloat32) return std::numeric_limits<float>::max();
   return dtype == DType::kFloat16 ? 65504.0f : 0x1.FEp127f;
 }
 
-/// Whether no number is further from zero than the one with the bits `largest`; infinity and NaN are further.
-/// `Bits` is the unsigned type of a number's bits.
+/// Whether no number is further from zero than the number with the bits `largest`; infinity and NaN count as
+/// further. `Bits` is the unsigned type of a number's bits.
 template <typename Bits>
 bool all_within(const std::byte* bytes, std::size_t count, Bits largest) {
-  Bits broken = 0;  // in the numbers' own type and without a branch, so the compiler vectorizes it
+  Bits broken = 0;  // in the numbers' own type and without a branch, so the loop is vectorized
   for (std::size_t i = 0; i < count; ++i) {
     Bits bits;
     std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
@@ -40,12 +40,12 @@ bool all_within(const HostArray& array, float largest) {
   const auto count = static_cast<std::size_t>(array.rows * array.columns);
   const auto bits = std::bit_cast<std::uint32_t>(largest);
   if (array.dtype == DType::kFloat32) return all_within<std::uint32_t>(bytes, count, bits);
-  // A bfloat16 is the upper half, and all types hold the largest float16.
+  // A bfloat16 is the upper half of a float32. Every type holds the largest float16.
   return all_within<std::uint16_t>(
       bytes, count, static_cast<std::uint16_t>(array.dtype == DType::kFloat16 ? 0x7bff : bits >> 16));
 }
 
-/// Rows in stored order, one after another.
+/// Keeps rows in stored order, one after another.
 std::vector<HostArray> in_order(std::span<const HostArray> stored) {
   return {stored.begin(), stored.end()};
 }
@@ -85,7 +85,7 @@ Weight WeightReader::matrix(const Part& part, const Slice& in) {
 
 Weight WeightReader::load(const CheckpointTensor& tensor, const CheckpointArray& stored, WeightOrder order) {
   const Weight weight = device_.load_weight(stored.array, order, dtype_);
-  check_numbers(tensor, stored.array, dtype_);  // the device's threads have brought it from the file
+  check_numbers(tensor, stored.array, dtype_);  // the device's threads have just loaded it from the file
   checkpoint_.release(tensor);
   bytes_ += weight.packed.bytes();
   return weight;
@@ -128,10 +128,11 @@ Embeddings WeightReader::embeddings(const std::string& tokens, const std::string
                   return parts;
                 });
   };
-  // A file may have a tied matrix under either name.
+  // A file may store a tied matrix under either name.
   const bool output_alone = config.tie_word_embeddings && look_up(tokens) == nullptr && look_up(output);
   const std::string& input = output_alone ? output : tokens;
-  // A file may have a copy of a tied matrix; if it differs, it is what the model was trained with.
+  // A file may also store the output layer of a tied model. If it differs from the embedding, the model was
+  // trained with it.
   const CheckpointTensor* const stored = look_up(output);
   const bool tied =
       config.tie_word_embeddings &&

@@ -1,5 +1,5 @@
-// The weights of a model on their way from a checkpoint to a device: found by name, checked, and converted to
-// the device's layout.
+// Loads the weights of a model from a checkpoint to a device: finds them by name, checks them, and converts
+// them to the device's layout.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,28 @@
 
 namespace staircase {
 
-/// y = x W + b.
+/// A linear layer: y = x W + b.
 struct Linear {
   Weight weight;
   Tensor bias = {};       ///< [out_features], or empty
-  LowRank adapters = {};  ///< what adapters add to W, by the adapter of a row; empty if none does
+  LowRank adapters = {};  ///< what each adapter adds to W; empty if no adapter changes it
 };
 
-/// A module of Hugging Face's model that is a product or a part of one. Modules of one input are computed
-/// together: queries, keys and values.
+/// A module of Hugging Face's model that is a whole product or a part of one. Modules with the same input,
+/// such as queries, keys and values, are computed in one product.
 struct Module {
   std::string name;  ///< without prefix: "h.0.attn.c_attn"
   std::int64_t inputs = 0;
-  std::vector<std::int64_t> columns = {};  ///< where the product has each of the module's outputs
+  std::vector<std::int64_t> columns = {};  ///< the product's column for each of the module's outputs
 };
 
-/// Calls visit(product, its modules).
+/// Called with a product and its modules.
 using VisitProduct = std::function<void(Linear& product, const std::vector<Module>& modules)>;
 
-/// The columns first .. first + count - 1.
+/// Returns the columns first .. first + count - 1.
 std::vector<std::int64_t> neighbouring_columns(std::int64_t first, std::int64_t count);
 
-/// Calls visit(name, weight) for a matrix.
+/// Called with the name and the weights of a matrix.
 using VisitWeight = std::function<void(const std::string& name, Weight& weight)>;
 
 /// The token embedding and the output layer, which are usually the same matrix.
@@ -49,74 +49,77 @@ struct Embeddings {
   const Weight& output_layer() const { return output ? *output : tokens; }
 };
 
-/// Finds weights by name, checks what the file states about them and counts their bytes. Each function throws
-/// Error with one sentence for a tensor that is missing, has another shape or type, or holds a number that is
-/// not finite or that `dtype` cannot hold.
+/// Finds weights by name, checks their shapes and types, and counts their bytes. Each function throws Error
+/// with one sentence for a tensor that is missing, has another shape or an unreadable type, or holds a
+/// non-finite number or one beyond the range of `dtype`.
 class WeightReader {
  public:
-  /// `prefix` may precede a name or be missing: "transformer.". `share` selects the part of the weights.
+  /// `prefix`, such as "transformer.", may precede a name or be missing. `share` is the part of the weights
+  /// to read.
   WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix, Share share);
 
   const Share& share() const { return share_; }
   DType dtype() const { return dtype_; }
 
-  /// Some inputs and outputs of a matrix [in, out], stored as `order` says. Outputs in several slices are
-  /// side by side then; the order must be kInputFirst for them.
+  /// Reads some inputs and outputs of a matrix [in, out], which is stored in `order`. Several slices of
+  /// outputs end up side by side; they need the order kInputFirst.
   Weight matrix(const std::string& name, WeightOrder order, const Slice& in, const std::vector<Slice>& out);
 
-  /// Some outputs of a stored matrix [outputs, in], or of a tensor [matrices, outputs of each, in], whose
-  /// outputs count from the first of the first matrix.
+  /// Some outputs of a stored matrix [outputs, in], or of a tensor [matrices, outputs of each, in]. In a
+  /// tensor, outputs are numbered through all matrices.
   struct Part {
     std::string name;
     Slice outputs;
-    std::int64_t matrices = 0;  ///< 0: one matrix, of two dimensions
+    std::int64_t matrices = 0;  ///< 0 for a single matrix with two dimensions
   };
-  /// Parts, joined one after another.
+  /// Reads several parts and joins them one after another.
   Weight matrix(std::span<const Part> parts, std::int64_t in);
 
-  /// Some inputs of a part.
+  /// Reads some inputs of a part.
   Weight matrix(const Part& part, const Slice& in);
 
-  /// The matrix of a router, [outputs, in]. It stays in float32: it is small, and its choice is discrete.
+  /// Reads the matrix of a router, [outputs, in]. It stays in float32 because it is small and its choice is
+  /// discrete.
   Weight router(const std::string& name, std::int64_t outputs, std::int64_t in);
 
-  /// The matrices of a gate and of what it gates, in the order of Epilogue::kSiluGate.
+  /// Reads the matrix of a gate and the matrix that it gates, in the order of Epilogue::kSiluGate.
   Weight gated_matrix(const Part& gate, const Part& up, std::int64_t in);
 
-  /// Some rows of a stored matrix [outputs, in], in another order: first the `rows` that begin at starts[0]
-  /// of that slice, then those at starts[1] ...
+  /// Reads some rows of a stored matrix [outputs, in] in another order: first `rows` rows from row starts[0]
+  /// of the part on, then `rows` rows from starts[1] on ...
   Weight reordered_matrix(const Part& part, std::span<const std::int64_t> starts, std::int64_t rows,
                           std::int64_t in);
 
-  /// The embedding `tokens` and, if the two are not tied, the output layer `output`. Of each, the rows of the
-  /// share. A share without the first block has the output layer alone, one without the last block the
-  /// embedding alone, and one without either neither.
+  /// Reads the token embedding `tokens` and, if the two are not tied, the output layer `output`: only the
+  /// rows of the share. A share without the first block gets only the output layer, a share without the last
+  /// block only the embedding, and a share without both gets neither.
   Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
 
-  /// A vector, or several in a row.
+  /// Loads a vector, several vectors one after another, or given values.
   Tensor vector(const std::string& name, std::int64_t size);
   Tensor vector(std::span<const Part> parts);
   Tensor vector(std::span<const float> values);
 
-  /// A vector or a table that a sum over all ranks has once: empty on all ranks but the first.
+  /// Reads a vector or a table that a sum over all ranks must contain once. It is empty on all ranks but the
+  /// first.
   Tensor on_first_rank(const std::string& name, const std::vector<std::int64_t>& shape);
 
-  /// Whether the checkpoint is a GGUF file, where some numbers are not those of Hugging Face.
+  /// Whether the checkpoint is a GGUF file, in which some numbers differ from Hugging Face's.
   bool from_gguf() const { return checkpoint_.from_gguf(); }
 
-  /// The numbers of a vector.
+  /// Reads the numbers of a vector to the host.
   std::vector<float> values(const std::string& name, std::int64_t size);
 
   bool has(const std::string& name) { return look_up(name) != nullptr; }
 
-  /// Warns about tensors that nothing has read, except those whose names end with one of `buffers`: masks and
-  /// tables that older files have, which add nothing.
+  /// Warns about tensors that nothing has read. Names that end with one of `buffers` are exempt: these are
+  /// masks and tables of older files that carry no information.
   void warn_of_unused(std::span<const std::string_view> buffers) const;
 
-  /// Throws Error if a file has become shorter meanwhile. To be called after the last weight.
+  /// Throws Error if a file has become shorter meanwhile. Call it after the last weight.
   void require_whole_files() const { checkpoint_.require_whole(); }
 
-  /// Of all weights on the device.
+  /// The bytes of all weights that were loaded onto the device.
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -132,10 +135,10 @@ class WeightReader {
     Slice slice;
   };
   Rows find(const Part& part, std::int64_t in);
-  /// The parts that `arrange` makes of them, as one matrix.
+  /// Loads rows as one matrix, after `arrange` has put them in order.
   template <typename Arrange>
   Weight load(const std::vector<Rows>& wanted, DType dtype, const Arrange& arrange);
-  /// Whether those rows of two matrices are stored alike.
+  /// Whether the bytes of these rows are equal in two matrices.
   bool same(const CheckpointTensor& one, const CheckpointTensor& other, const Slice& rows) const;
 
   Checkpoint checkpoint_;

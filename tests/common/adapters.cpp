@@ -274,9 +274,9 @@ TEST_CASE("a setting that changes the result and is not supported is refused by 
   }
   CHECK(says(refusal("llama-3", adapter.with("layers_to_transform", {0, 7})),
              "layers_to_transform names layer 7, which the model lacks"));
-  CHECK(
-      says(refusal("llama-3", adapter.with("target_modules", {"q_proj", "c_attn"})),
-           R"(target_modules names "c_attn", but the model has no such product; they are down_proj, gate)"));
+  CHECK(says(
+      refusal("llama-3", adapter.with("target_modules", {"q_proj", "c_attn"})),
+      R"(target_modules names "c_attn", but the model has no such product; its products are down_proj, gate)"));
   CHECK(says(refusal("llama-3", adapter.with("target_modules", "[")), "the pattern \"[\" is refused",
              " at byte 1"));
   CHECK(says(refusal("llama-3", adapter.with("target_modules", "(a*)*b")), "no product of the model"));

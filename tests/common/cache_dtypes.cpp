@@ -216,9 +216,9 @@ TEST_CASE("a draft and a copy in another type have the type of their target's ca
 TEST_CASE("heads that do not fill whole vectors are refused in few bits, and keep the type that they had") {
   Model model = Model::load(kTree / "tests/reference/families/smollm2", make_cpu_device(1));
   CHECK(error_message([&] { model.use_cache_dtype(DType::kInt8); }) ==
-        "--cache-dtype int8 takes heads of a multiple of 16 numbers, but those of smollm2 have 8");
+        "--cache-dtype int8 needs a head size that is a multiple of 16, but smollm2 has heads of 8");
   CHECK(error_message([&] { model.use_cache_dtype(DType::kInt4); }) ==
-        "--cache-dtype int4 takes heads of a multiple of 32 numbers, but those of smollm2 have 8");
+        "--cache-dtype int4 needs a head size that is a multiple of 32, but smollm2 has heads of 8");
   CHECK(model.kv_dtype() == DType::kFloat32);
   model.use_cache_dtype(DType::kBFloat16);
   CHECK(model.kv_dtype() == DType::kBFloat16);

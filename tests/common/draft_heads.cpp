@@ -172,7 +172,7 @@ TEST_CASE("a model that is split between ranks has neither hidden states nor an 
   LoneRank ranks;
   Model model = Model::load(folder.path(), make_cpu_device(1), DType::kFloat32, ranks);
   CHECK(error_message([&] { model.hidden_states(); }) ==
-        "hidden states are not shared between ranks; run the model on one rank");
+        "hidden states are not available for a model on several ranks; run it on one rank");
   CHECK(error_message([&] { model.output_logits({}); }) ==
         "the output layer is split between ranks; run the model on one rank");
 }
@@ -226,9 +226,9 @@ TEST_CASE("draft heads that do not fit are refused in one sentence") {
   for (const char* key : {"_name_or_path", "transformers_version"})
     CHECK(with([&](Heads& h) { h.config[key] = "4.0"; }) == "");
   CHECK(with([](Heads& h) { h.config["base_model_name_or_path"] = "someone/large"; }) ==
-        config + ": these heads are of \"large\", not of tiny");
+        config + ": these heads belong to \"large\", not to tiny");
   CHECK(with([](Heads& h) { h.config.erase("base_model_name_or_path"); }) ==
-        config + ": these heads are of \"\", not of tiny");
+        config + ": these heads belong to \"\", not to tiny");
   CHECK(with([](Heads& h) { h.config["base_model_fnv1a"] = "12"; })
             .starts_with(config +
                          ": these heads were trained on \"someone/tiny\" with base_model_fnv1a \"12\", "

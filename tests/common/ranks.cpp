@@ -605,7 +605,7 @@ TEST_CASE(
   };
   CHECK(refusal(1).empty());
   CHECK(refusal(4) ==
-        "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
+        "each rank has only some blocks of the model, but no pass was set that runs through all ranks");
   CHECK(refusal(5) == "the model has 4 blocks; 5 ranks do not fit");
 }
 
