@@ -1,4 +1,5 @@
-// Added tokens, as the files of a tokenizer write them. Only sources include this, like json_file.h.
+// Reads added tokens in the form that a tokenizer's files use. Like json_file.h, only sources include this
+// header.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@ namespace staircase {
 
 AddedToken read_added_token(const JsonValue& token, int id);
 
-/// Adds `token`, unless it is there already. Throws Error if its id means something else. `file` is for the
-/// message.
+/// Adds `token` to the description unless it already contains the token. Throws Error if its id already
+/// belongs to another token. `file` is for the message.
 void add_token(const AddedToken& token, const std::string& file, TokenizerDescription& description);
 
 }  // namespace staircase

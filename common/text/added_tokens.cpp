@@ -37,7 +37,7 @@ bool is_space(std::string_view character) {
 }
 
 bool is_of_word(std::string_view character) {
-  // As the regex crate of Rust has it, which tokenizers uses here and not in patterns.
+  // The definition of Rust's regex crate, which Hugging Face's tokenizers uses here, though not in patterns.
   static const CharacterClass of_words(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])");
   return of_words.has(character);
 }
@@ -58,7 +58,7 @@ std::string_view last_character(std::string_view text) {
   return text.substr(begin);
 }
 
-/// The bytes of white space at the front, and at the back.
+/// The number of bytes of white space at the beginning of a text, and at its end.
 std::size_t spaces_at_begin(std::string_view text) {
   const std::size_t size = text.size();
   while (is_space(first_character(text))) text.remove_prefix(first_character(text).size());
@@ -120,7 +120,7 @@ std::optional<AddedTokens::Found> AddedTokens::next(std::string_view text, std::
     const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
     const std::string_view before = text.substr(0, at), after = text.substr(at + token.content.size());
     if (token.single_word && (is_of_word(last_character(before)) || is_of_word(first_character(after)))) {
-      at += token.content.size() - 1;  // shorter ones that begin here are ignored
+      at += token.content.size() - 1;  // ignores shorter tokens that begin here
       continue;
     }
     const std::size_t left = token.lstrip ? std::max(before.size() - spaces_at_end(before), begin) : at;

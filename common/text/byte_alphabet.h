@@ -1,6 +1,6 @@
 // The alphabet of byte-level vocabularies. Their files are text, so they write each byte as a printable
-// character: one that prints in Latin-1 stands for itself, and the other 68, in order, are U+0100 and up. The
-// space, for one, is U+0120, "Ġ".
+// character. A byte that is printable in Latin-1 represents itself, and the other 68 become U+0100 and up, in
+// order. The space, for example, becomes U+0120, "Ġ".
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@ class ByteAlphabet {
  public:
   ByteAlphabet();
 
-  /// The bytes that `written`, valid UTF-8, represents; nothing if it has any other character.
+  /// The bytes that `written`, valid UTF-8, represents; nothing if it contains a character outside the
+  /// alphabet.
   std::optional<std::string> read(std::string_view written) const;
 
  private:

@@ -1,5 +1,5 @@
-// Byte-level vocabularies (Radford et al. 2019, section 2.2): a text is its bytes, and each has a token, so
-// any input has an encoding. Some files leave out very rare bytes.
+// Byte-level vocabularies (Radford et al. 2019, section 2.2): a text is its bytes, and each byte has a token,
+// so any input can be encoded. Some files leave out very rare bytes.
 #include <array>
 
 #include "common/text/byte_alphabet.h"

@@ -26,7 +26,7 @@ using SpecialTokens = std::map<std::string, std::string>;
 JinjaTemplate parsed(const std::string& source, const std::string& file) try {
   return JinjaTemplate(source);
 } catch (const Error& error) {
-  // Ollama's templates read fields as {{ .Messages }}, which is not Jinja.
+  // Ollama's templates access fields as {{ .Messages }}, which is not Jinja.
   const bool go = source.find("{{ .") != std::string::npos ||
                   source.find("{{- range ") != std::string::npos ||
                   source.find("{{ if .") != std::string::npos || source.find("{{- if .") != std::string::npos;
@@ -35,7 +35,7 @@ JinjaTemplate parsed(const std::string& source, const std::string& file) try {
   throw Error("{}: {}", file, error.what());
 }
 
-/// The text of a token, which is written as a string or as an object with more about it.
+/// The text of a token, which the file writes as a string, or as an object with further facts.
 std::string token_text(const JsonValue& token) {
   return token.json().is_object() ? token["content"].text() : token.text();
 }
@@ -49,7 +49,7 @@ SpecialTokens special_tokens_of(const JsonValue& config) {
   return tokens;
 }
 
-/// chat_template is a text, or a list of templates with names.
+/// Reads chat_template, which is a text or a list of named templates.
 std::optional<std::string> template_of(const JsonValue& config) {
   const JsonValue named = config["chat_template"];
   if (named.is_null()) return {};
@@ -89,8 +89,8 @@ SpecialTokens special_tokens_in(const std::filesystem::path& model) {
   return special_tokens_of(JsonValue(config, path.string()));
 }
 
-/// As transformers prepares messages: without null members, and with thoughts under all names. If a template
-/// writes a message as JSON, its members are in the same order, too.
+/// Prepares messages as transformers does: without null members, and with thoughts under every name. The
+/// order of the members is also transformers', which matters if a template writes a message as JSON.
 ordered_json prepared(const ordered_json& messages) {
   ordered_json all = ordered_json::array();
   for (const ordered_json& message : messages) {
@@ -149,7 +149,7 @@ ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_toke
       template_(parsed(source, file)),
       reads_parts_(writes_parts_as_text()) {}
 
-/// A template that reads parts writes one part as it writes the text alone.
+/// Whether the template writes a content with one part exactly as it writes the text alone.
 bool ChatTemplate::writes_parts_as_text() const {
   const ordered_json text = "Hello", part = {{"type", "text"}, {"text", text}},
                      system = {{"role", "system"}, {"content", "Be kind."}};
@@ -179,7 +179,7 @@ Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& 
   try {
     return template_.render({data, special_tokens_, now}, limits);
   } catch (const Error& error) {
-    // Clients read this, and the server's folders mean nothing to them.
+    // Clients read this message, and the server's folders mean nothing to them.
     throw Error("{}: {}", std::filesystem::path(file_).filename().string(), error.what());
   }
 }

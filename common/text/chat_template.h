@@ -1,5 +1,5 @@
-// From a conversation to the text, and to the tokens, that a model was trained on. A conversation is JSON,
-// which the installed library does not use, so this is not installed.
+// Turns a conversation into the text, and into the tokens, that a model was trained on. A conversation is
+// JSON, which the installed library does not use, so this header is not installed.
 #pragma once
 
 #include <filesystem>
@@ -23,30 +23,31 @@ struct Message {
 
 class ChatTemplate {
  public:
-  /// The template of a model: chat_template.jinja or tokenizer_config.json in a folder, or the metadata of a
-  /// .gguf file. Nothing if it has none: then it was not trained to answer. Throws Error with one sentence
-  /// for a broken file and for an unusable template.
+  /// Loads the template of a model from chat_template.jinja or tokenizer_config.json in a folder, or from the
+  /// metadata of a .gguf file. Returns nothing if the model has no template: then it was not trained to
+  /// answer. Throws Error with one sentence for a broken file and for an unusable template.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model);
 
-  /// The template in `file`, or the model's if `file` is empty. Throws Error if there is none.
+  /// Loads the template in `file`, or the model's own if `file` is empty. Throws Error if the model has none.
   static ChatTemplate load(const std::filesystem::path& model, const std::string& file);
 
-  /// `special_tokens` are those that the template can name, such as "eos_token"; `file` is for messages.
+  /// `special_tokens` maps names that the template can use, such as "eos_token", to texts. `file` is for
+  /// messages.
   ChatTemplate(const std::string& source, std::map<std::string, std::string> special_tokens,
                const std::string& file);
 
   /// `options` is an object with the template's other variables: add_generation_prompt, tools, documents,
-  /// enable_thinking and the like. Throws Error with one sentence, also if the template rejects the
-  /// conversation.
+  /// enable_thinking and the like. Throws Error with one sentence for a fault in the template, and if the
+  /// template rejects the conversation.
   Rendered render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& options,
                   const std::tm& now, const RenderLimits& limits = {}) const;
 
-  /// The conversation up to the point where the model's next answer begins, with today's date if the template
-  /// writes one.
+  /// Renders the conversation up to the point where the model's next answer begins, with today's date if the
+  /// template writes one.
   Rendered render(const std::vector<Message>& messages) const;
 
-  /// Whether the template reads a content that is a list of parts itself: [{"type": "text", "text": ...}].
-  /// Others write the list as it is, so they need its texts joined.
+  /// Whether the template understands a content that is a list of parts: [{"type": "text", "text": ...}].
+  /// Other templates write the list as it is, so their texts must be joined first.
   bool reads_parts() const { return reads_parts_; }
 
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
@@ -62,13 +63,13 @@ class ChatTemplate {
   bool reads_parts_;
 };
 
-/// The tokens of a conversation. Markers are found only in the template's own text, so "<|im_end|>" in a
-/// message ends nothing. The template also writes the begin-of-text token, if any.
+/// Returns the tokens of a conversation. Markers are found only in the template's own text, so "<|im_end|>"
+/// in a message ends nothing. The template itself writes the begin-of-text token, if it needs one.
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered);
 
-/// The same text with the flags of its special tokens only, and so with the same tokens. The other flags
-/// carry no meaning: most templates write "assistant" themselves where an answer begins, and take it from the
-/// message afterwards.
+/// Returns the same text with only the flags of its special tokens, so it has the same tokens. The other
+/// flags carry no meaning: most templates write "assistant" themselves where an answer begins, but later take
+/// the word from the message.
 Rendered marks_alone(const Tokenizer& tokenizer, Rendered rendered);
 
 }  // namespace staircase

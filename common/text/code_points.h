@@ -1,4 +1,4 @@
-// Sets of characters, as patterns and grammars write them in brackets.
+// Sets of characters, which patterns and grammars write in brackets.
 #pragma once
 
 #include <optional>
@@ -20,19 +20,21 @@ inline bool is_one(const CodePoints& set) {
   return set.size() == 1 && set[0].first == set[0].second;
 }
 
-/// Takes the first character from `text`, which is not empty; nothing if it is no valid UTF-8.
+/// Removes the first character from `text`, which must not be empty, and returns it; nothing if it is not
+/// valid UTF-8.
 std::optional<char32_t> take_code_point(std::string_view& text);
 
-/// How many parts `any_of` makes.
+/// The number of parts in the result of `any_of`.
 int parts_of(const CodePoints& set);
 
-/// A character of the set, as its bytes in UTF-8.
+/// A part that describes one character of the set by its bytes in UTF-8.
 RegexPart any_of(const CodePoints& set);
 
-/// A character of the set within a JSON string: itself, or the shortest escape where it needs one.
+/// A part that describes one character of the set inside a JSON string: the character itself, or its shortest
+/// escape if it needs one.
 RegexPart any_of_in_json(const CodePoints& set);
 
-/// The bytes of a text, one after another.
+/// A part that describes exactly this text.
 RegexPart bytes_of(std::string_view text);
 
 }  // namespace staircase

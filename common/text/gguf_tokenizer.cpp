@@ -17,7 +17,7 @@ Value needed(const GgufFile& file, std::optional<Value> value, std::string_view 
   return *std::move(value);
 }
 
-/// The id of a token; some files write the largest number for none.
+/// The id of a token, if the file names one. Some files write the largest number to name none.
 std::optional<int> token(const GgufFile& file, std::string_view which) {
   const auto id = file.integer(fmt::format("tokenizer.ggml.{}_token_id", which));
   if (!id || *id == std::numeric_limits<std::uint32_t>::max()) return {};

@@ -13,7 +13,7 @@ namespace staircase {
 /// entries.
 TokenizerDescription describe_gguf_tokenizer(const GgufFile& file);
 
-/// The template of a conversation, if the file has one.
+/// The chat template, if the file has one.
 std::optional<std::string> gguf_chat_template(const GgufFile& file);
 
 }  // namespace staircase

@@ -47,17 +47,17 @@ class Describer {
     throw Error("{}: tokenizer.ggml.{} is {}, and {}", file_, key, value, wanted);
   }
 
-  /// Without a meaning: they round the number of tokens up.
+  /// Whether the token has no meaning and only rounds up the number of tokens.
   bool is_filler(std::size_t token) const {
     return vocabulary_.tokens[token] == fmt::format("[PAD{}]", token);
   }
 
   int type_of(std::size_t token) const {
-    if (is_filler(token)) return kUnused;  // some files type them as found in texts
+    if (is_filler(token)) return kUnused;  // some files type them as user-defined
     return vocabulary_.token_type.empty() ? kNormal : vocabulary_.token_type[token];
   }
 
-  /// Whether a text begins or ends with it.
+  /// Whether the token marks the beginning or the end of a text.
   bool is_border(int id) const {
     return vocabulary_.bos_token_id == id || std::ranges::count(vocabulary_.end_ids, id) > 0;
   }
@@ -76,9 +76,9 @@ class Describer {
         description_.pieces[token] = text;
         if (type == kNormal) normal_.emplace(text, id);
       } else if (type == kUnused || text.empty()) {
-        continue;  // no text becomes it, and it is the empty text
+        continue;  // no text is encoded to this token, and it decodes to the empty text
       } else {
-        // Merges of bytes may make a token that is also found before them.
+        // Merges may also produce a token that is found before merging.
         if (type == kUserDefined && vocabulary_.model == "gpt2") normal_.emplace(text, id);
         description_.added.push_back(
             {.id = id, .content = text, .special = type != kUserDefined || is_border(id)});
@@ -98,7 +98,7 @@ class Describer {
     description_.cuts = type->cuts;
     description_.ignore_merges = type->ignore_merges;
     adds_begin_ = type->adds_begin;
-    // No key states it, but these were trained with it.
+    // No key states normal form C, but these architectures were trained with it.
     const bool nfc = type->nfc || vocabulary_.architecture == "gptneox" || vocabulary_.architecture == "olmo";
     if (nfc) description_.normalizations = {{Normalization::Kind::kNfc}};
     if (vocabulary_.add_space_prefix.value_or(false)) description_.space_before = SpaceBefore::kEach;
@@ -150,15 +150,15 @@ class Describer {
     const auto itself = normal_.find(whole);
     if (itself == normal_.end() || itself->second != token) return;
     for (std::size_t length = 1; length < whole.size(); ++length) {
-      if (!lengths_[length] || !lengths_[whole.size() - length]) continue;  // a text of 400 kB has few parts
+      if (!lengths_[length] || !lengths_[whole.size() - length]) continue;  // skips most splits quickly
       const auto left = normal_.find(whole.substr(0, length)), right = normal_.find(whole.substr(length));
       if (left == normal_.end() || right == normal_.end()) continue;
       description_.merges.push_back({left->second, right->second, token, rank});
     }
   }
 
-  /// Some files type markers as normal or unused, or type nothing. A token with the form of a marker is one
-  /// if no merge makes it, or if a text begins or ends with it.
+  /// Some files type markers as normal or unused, or state no types. A token with the form of a marker counts
+  /// as a marker if no merge produces it, or if it marks the beginning or the end of a text.
   void find_markers() {
     const std::size_t size = vocabulary_.tokens.size();
     std::vector<bool> merged(size), found(size);
@@ -195,7 +195,7 @@ class Describer {
   const std::string& file_;
   TokenizerDescription description_;
   WrittenTokens normal_;
-  std::vector<bool> lengths_;  // by bytes: whether a normal token of SentencePiece has as many
+  std::vector<bool> lengths_;  // by number of bytes: whether a normal token of SentencePiece has this length
   bool adds_begin_ = false;
 };
 

@@ -12,8 +12,9 @@ namespace {
 
 using Kind = RegexPart::Kind;
 
-/// Whether a part holds: a sequence if all of its parts do, a choice if one does, a repetition if it may be
-/// left out or its part holds.
+/// Whether a property holds for a part. It holds for a sequence if it holds for all its parts, and for a
+/// choice if it holds for one of them. It holds for a repetition that may be left out, or whose part has the
+/// property.
 bool holds(const RegexPart& part, bool byte_holds, const std::vector<bool>& rule_holds) {
   const auto one_holds = [&](const RegexPart& one) { return holds(one, byte_holds, rule_holds); };
   switch (part.kind) {
@@ -35,7 +36,8 @@ void add_rules(const RegexPart& part, std::vector<int>& rules) {
   for (const RegexPart& one : part.parts) add_rules(one, rules);
 }
 
-/// Of each rule whether it holds, by the smallest solution: what holds only if it holds does not.
+/// Returns for each rule whether the property holds. In the smallest solution, a rule that holds only if it
+/// holds itself does not hold.
 std::vector<bool> rules_that_hold(const GrammarRules& rules, bool byte_holds) {
   const int count = static_cast<int>(rules.size());
   std::vector<std::vector<int>> users(count);
@@ -57,7 +59,7 @@ std::vector<bool> rules_that_hold(const GrammarRules& rules, bool byte_holds) {
   return known;
 }
 
-/// Adds the rules with which a part may begin.
+/// Adds to `rules` the rules with which a part may begin.
 void add_first_rules(const RegexPart& part, const std::vector<bool>& may_be_empty, std::vector<int>& rules) {
   if (part.kind == Kind::kRule) rules.push_back(part.rule);
   for (const RegexPart& one : part.parts) {
@@ -66,7 +68,7 @@ void add_first_rules(const RegexPart& part, const std::vector<bool>& may_be_empt
   }
 }
 
-/// Takes the parts out that no finite text follows, of one that some text follows.
+/// Removes the parts that match no finite text, from a part that matches one.
 void keep_finite(RegexPart& part, const std::vector<bool>& is_finite) {
   const auto is_endless = [&](const RegexPart& one) { return !holds(one, true, is_finite); };
   if (part.kind == Kind::kChoice) std::erase_if(part.parts, is_endless);

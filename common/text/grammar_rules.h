@@ -1,4 +1,4 @@
-// The rules of a grammar, and what must be known of them before an automaton can use them.
+// The rules of a grammar, and the checks that they need before an automaton can use them.
 #pragma once
 
 #include <array>
@@ -14,19 +14,20 @@ struct GrammarRule {
   RegexPart part;
 };
 
-/// The first one describes whole texts; kRule parts are indices. There are no fronts and no loops.
+/// The first rule describes whole texts; kRule parts contain indices of rules. The rules have no kFront and
+/// no kLoop parts.
 using GrammarRules = std::vector<GrammarRule>;
 
 /// Throws UsageError if a rule begins with itself, such as `sum ::= sum "+" number`: a stack would grow
 /// without reading a byte.
 void refuse_left_recursion(const GrammarRules& rules);
 
-/// Takes out all that no finite text follows, such as `list` in `list ::= "a" list`. Then each text that an
-/// automaton has begun can be finished. Returns false if nothing is left of the first rule.
+/// Removes everything that matches no finite text, such as `list` in `list ::= "a" list`. Afterwards, every
+/// text that an automaton has begun can be finished. Returns false if nothing remains of the first rule.
 bool keep_finite(GrammarRules& rules);
 
-/// Marks each byte at which a range of the part begins, and the byte after its last one. Bytes without a mark
-/// between them are the same to all automata of the part.
+/// Marks the first byte of every range in the part, and the byte after its last one. Automata of the part
+/// treat all bytes between two marks alike.
 void mark_borders(const RegexPart& part, std::array<bool, 257>& borders);
 
 }  // namespace staircase

@@ -59,7 +59,7 @@ class Reader {
     return is_next;
   }
 
-  /// Blanks and comments, and the ends of lines if these do not end the rule.
+  /// Skips blanks and comments, and the ends of lines if they do not end the rule.
   void space(bool with_lines) {
     while (next_is(with_lines ? " \t#\r\n" : " \t#")) {
       if (next_is("#"))
@@ -79,7 +79,7 @@ class Reader {
     return {kind};
   }
 
-  /// The number of a rule, which may come later; `start` begins with its first use.
+  /// The number of a rule, which may be defined later. `start` is the text from the rule's first use on.
   int number_of(const std::string& name, std::string_view start) {
     const auto [known, is_new] = numbers_.try_emplace(name, static_cast<int>(rules_.size()));
     if (is_new) {
@@ -144,7 +144,7 @@ class Reader {
     return all;
   }
 
-  /// The least and the most; kNoLimit for any number.
+  /// The smallest and the largest count; kNoLimit means no upper limit.
   std::pair<int, int> counts() {
     if (take("?")) return {0, 1};
     if (take("*")) return {0, RegexPart::kNoLimit};
@@ -202,7 +202,7 @@ class Reader {
     return any_of(set);
   }
 
-  /// A set after its opening bracket.
+  /// Reads a set after its opening bracket.
   CodePoints brackets() {
     const bool is_negated = take("^");
     CodePoints all;
@@ -252,11 +252,11 @@ class Reader {
     return code;
   }
 
-  std::string_view text_, rest_;  // as a whole, and what has not been read
+  std::string_view text_, rest_;  // the whole grammar, and the part that has not been read
   GrammarRules rules_;
   std::map<std::string, int> numbers_;
   std::vector<bool> is_defined_;
-  std::vector<std::string_view> first_use_;  // and all that follows it
+  std::vector<std::string_view> first_use_;  // with all the text after it
   int depth_ = 0, made_ = 0;
 };
 

@@ -24,13 +24,13 @@ RegexPart rule_part(std::size_t rule) {
   return part;
 }
 
-/// Moves the rules that a part names.
+/// Adds `by` to the number of every rule that a part names.
 void shift(RegexPart& part, std::size_t by) {
   if (part.kind == Kind::kRule) part.rule += static_cast<int>(by);
   for (RegexPart& one : part.parts) shift(one, by);
 }
 
-/// All automata, read in step.
+/// All automata, which read the same bytes in step.
 class Together {
  public:
   using State = std::vector<StackAutomaton::Stacks>;
@@ -45,7 +45,7 @@ class Together {
     borders_[0] = true;
   }
 
-  /// The rules of the state at the beginning and of all that follow it.
+  /// The rules of the first state and of all states that follow it.
   GrammarRules rules() {
     number_of(start_);
     for (std::size_t done = 0; done < states_.size(); ++done) rules_[done].part = part_of(states_[done]);

@@ -1,4 +1,4 @@
-// The texts that several patterns describe together, as rules of a grammar.
+// Computes the texts that several patterns all describe, as rules of a grammar.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,10 @@
 
 namespace staircase {
 
-/// Adds rules for the texts that all `wanted` parts describe, and none of `unwanted`, and returns the first
-/// one as a part; nothing if there is no such text. The parts have no kRule. Each state of all their automata
-/// together becomes a rule (Rabin and Scott 1959, section 6). Throws Error for more than 5,000 of them.
+/// Adds rules for the texts that all `wanted` parts describe and no `unwanted` part does. Returns the first
+/// of these rules as a part; nothing if there is no such text. The given parts must not contain kRule. Each
+/// joint state of their automata becomes a rule (Rabin and Scott 1959, section 6). Throws Error for more than
+/// 5,000 rules.
 std::optional<RegexPart> intersection(const std::vector<RegexPart>& wanted,
                                       const std::vector<RegexPart>& unwanted, GrammarRules& rules);
 

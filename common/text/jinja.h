@@ -1,6 +1,5 @@
-// Jinja, to the extent that chat templates use it: the language in which a model's files define how a
-// conversation becomes text. A template produces the same text as with Python's jinja2 in the setup of
-// transformers.
+// Jinja, as far as chat templates use it: the language in which a model's files define how a conversation
+// becomes text. A template produces the same text as Python's jinja2 does with transformers' settings.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +17,25 @@ namespace jinja {
 struct Node;
 }
 
-/// A downloaded template is a stranger's program. These limits end it.
+/// A downloaded template is a stranger's program. It ends at these limits.
 struct RenderLimits {
   std::int64_t steps = 20'000'000;         ///< values and statements
-  std::int64_t bytes = 512 * 1024 * 1024;  ///< of all texts and lists that it creates on the way
+  std::int64_t bytes = 512 * 1024 * 1024;  ///< all texts and lists that the template creates
   std::size_t output = 64 * 1024 * 1024;   ///< bytes of the result
 };
 
 struct RenderInput {
-  /// An object whose members are the variables: messages, tools, add_generation_prompt, ...
+  /// An object whose members are the template's variables: messages, tools, add_generation_prompt, ...
   const nlohmann::ordered_json& data;
   /// Variables whose text counts as the template's own: bos_token, eos_token.
   std::map<std::string, std::string> own;
-  /// For strftime_now, in local time.
+  /// The local time that strftime_now uses.
   std::tm now{};
 };
 
 struct Rendered {
   std::string text;
-  /// For each byte whether the template wrote it. Only these bytes may be read as markers: the others come
+  /// For each byte, whether the template wrote it. Only these bytes may be read as markers: all others come
   /// from users.
   std::vector<bool> own;
 };
@@ -47,7 +46,7 @@ class JinjaTemplate {
   explicit JinjaTemplate(std::string_view source);
 
   /// Throws Error with one sentence, which names the line, for a fault, an exceeded limit, and an exception
-  /// of the template itself.
+  /// that the template raises.
   Rendered render(const RenderInput& input, const RenderLimits& limits = {}) const;
 
  private:

@@ -28,8 +28,8 @@ using Kind = RegexPart::Kind;
 
 constexpr std::size_t kMaxBytes = 1'000'000, kMaxDepth = 100, kMaxPatterns = 4;
 
-// RFC 3339, RFC 4122, RFC 2673, RFC 5321 and RFC 3986. Days fit their months, and the 29th of February its
-// year.
+// RFC 3339, RFC 4122, RFC 2673, RFC 5321 and RFC 3986. Days must exist in their months, and the 29th of
+// February in its year.
 constexpr const char* kDate =
     "(((000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-("
     "0[1-9]|[12]\\d|30)|"
@@ -39,7 +39,7 @@ constexpr const char* kTime =
     "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?([Zz]|[-+]([01]\\d|2[0-3]):[0-5]\\d)";
 constexpr const char* kIpv4 =
     "((25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)\\.){3}(25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)";
-// Those of the standard that are not built.
+// The standard's formats that are not supported.
 constexpr const char* kOtherFormats[] = {
     "duration", "hostname",     "idn-email", "idn-hostname",          "iri",           "iri-reference",
     "ipv6",     "json-pointer", "regex",     "relative-json-pointer", "uri-reference", "uri-template"};
@@ -52,7 +52,7 @@ constexpr const char* kEmail =
 std::string uri_pattern() {
   const std::string h = "[0-9A-Fa-f]{1,4}", last = "(" + h + ":" + h + "|" + kIpv4 + ")";
   std::string ipv6 = "(" + h + ":){6}" + last + "|::(" + h + ":){5}" + last;
-  for (int before = 1; before <= 7; ++before) {  // as many before :: as there may be, and the rest after it
+  for (int before = 1; before <= 7; ++before) {  // this many groups may come before ::, and the rest after it
     const std::string front =
         before == 1 ? "(" + h + ")?" : "((" + h + ":){0," + std::to_string(before - 1) + "}" + h + ")?";
     ipv6 += "|" + front + "::";
@@ -83,8 +83,8 @@ RegexPart rule_part(int rule) {
   return part;
 }
 
-/// Writes a grammar of the values that are valid under a schema, a rule for each set of schemas that hold
-/// together.
+/// Writes a grammar for the values that are valid under a schema, with one rule for each set of schemas that
+/// must all hold.
 class GrammarWriter {
  public:
   GrammarWriter(Json schema, const WriteMembers& write) : reader_(std::move(schema)), write_(write) {}
@@ -103,9 +103,9 @@ class GrammarWriter {
   }
 
  private:
-  /// A rule for the values under all of these schemas, which is written later.
+  /// Returns a rule for the values that are valid under all of these schemas. Its body is written later.
   RegexPart rule_for(Schemas schemas, const std::string& name = "value") {
-    // They are written in their order, in which their members come, but known in any.
+    // Their order determines the order of the members, but the same set in another order is the same rule.
     const std::set<const Json*> all(schemas.begin(), schemas.end());
     const auto [known, is_new] = known_.try_emplace(all, static_cast<int>(rules_.size()));
     if (is_new) {
@@ -114,7 +114,7 @@ class GrammarWriter {
     }
     return rule_part(known->second);
   }
-  /// A rule of its own for a part that many use.
+  /// Returns a rule for a part that many others use.
   RegexPart shared(const std::string& name, const std::function<RegexPart()>& part) {
     const auto [known, is_new] = shared_.try_emplace(name, static_cast<int>(rules_.size()));
     if (is_new) {
@@ -186,13 +186,14 @@ class GrammarWriter {
     part.parts.push_back(bytes_of(is_list ? "]" : "}"));
     return part;
   }
-  /// A name with its colon.
+  /// Returns a member's name with its colon.
   RegexPart name(const std::string& key) {
     const std::string text = Json(key).dump();
     reader_.count(text.size());
     return sequence({bytes_of(text + ":"), space()});
   }
-  /// One of these texts, which begin alike up to `from`: a byte is read once for all of them.
+  /// Describes any of these texts, which are equal up to byte `from`. A byte that several texts share is read
+  /// once for all.
   RegexPart one_of_texts(std::span<const std::string> texts, std::size_t from) {
     const std::string &first = texts.front(), &last = texts.back();
     std::size_t to = from;
@@ -277,7 +278,7 @@ class GrammarWriter {
         {"date", kDate},       {"time", kTime}, {"date-time", std::string(kDate) + "[Tt]" + kTime},
         {"uuid", kUuid},       {"ipv4", kIpv4}, {"email", kEmail},
         {"uri", uri_pattern()}};
-    std::map<std::string, std::pair<const Json*, std::string>> patterns;  // and who has them by which keyword
+    std::map<std::string, std::pair<const Json*, std::string>> patterns;  // with their schema and keyword
     for (const Json* schema : all) {
       if (schema->contains("pattern"))
         patterns[schema->at("pattern").get<std::string>()] = {schema, "pattern"};
@@ -285,7 +286,7 @@ class GrammarWriter {
       const auto format = schema->at("format").get<std::string>();
       const auto known = formats.find(format);
       if (known == formats.end()) {
-        // Other names say nothing about the text (2020-12, validation, 7.2.3).
+        // Other names state nothing about the text (2020-12, validation, 7.2.3).
         const auto is_meant = [&](const std::string& name) {
           return wrong_letters(format, name).has_value();
         };
@@ -303,7 +304,7 @@ class GrammarWriter {
     const int least = reader_.counted(all, "minLength", true).value_or(0);
     const int most = reader_.counted(all, "maxLength", false).value_or(RegexPart::kNoLimit);
     if (most != RegexPart::kNoLimit && most < least) return choice({});
-    // A string that is excluded must not come in disguise, so then each character has one form.
+    // An excluded string must not appear in another spelling, so each character then has only one form.
     std::map<std::string, const Json*> excluded_patterns;
     std::set<std::string> excluded;
     for (const Json* schema : all) {
@@ -345,7 +346,7 @@ class GrammarWriter {
       return choice({});
     });
   }
-  /// A string as JSON writes it, without its quotation marks.
+  /// The string as JSON writes it, without its quotation marks.
   static RegexPart in_json_string(const std::string& string) {
     const std::string text = Json(string).dump();
     return bytes_of(std::string_view(text).substr(1, text.size() - 2));
@@ -381,7 +382,7 @@ class GrammarWriter {
     if (most != RegexPart::kNoLimit) known = std::min<std::size_t>(known, most);
     reader_.count(10 * known);
     const int left = most == RegexPart::kNoLimit ? most : std::max(0, most - first);
-    // From the last item to the first: what may follow the items before it.
+    // Built from the last item to the first: `rest` is what may follow the items so far.
     RegexPart rest = repeated(sequence({comma(), item(first)}), std::max(0, least - first), left);
     if (first == 0) {
       rest = most == 0 ? sequence({})
@@ -399,8 +400,9 @@ class GrammarWriter {
     return sequence({bytes_of("["), space(), std::move(rest), space(), bytes_of("]")});
   }
 
-  /// The names in the order of each schema that has them, where two do not differ: those of [a, c] and of
-  /// [a, b, c, d] are a, b, c, d. Of names without a common one, those of the first schema come first.
+  /// Merges the names of all schemas and keeps the order of each, if no two contradict each other: [a, c] and
+  /// [a, b, c, d] become a, b, c, d. If two schemas have no name in common, the names of the first come
+  /// first.
   static std::list<std::string> named_in(const Schemas& all, const std::vector<std::string>& required) {
     std::list<std::string> names;
     std::map<std::string, std::list<std::string>::iterator> place_of;
@@ -448,12 +450,12 @@ class GrammarWriter {
                      bytes_of("}")});
   }
 
-  /// At least `least` of the members and at most `most`: a rule for each place in their list and each number
-  /// of members before it.
+  /// Describes at least `least` and at most `most` of the members, with a rule for each place in their list
+  /// and each number of members before it.
   RegexPart counted_members(const ObjectMembers& object, int least, int most) {
     const bool has_limit = most != RegexPart::kNoLimit;
     const int last = static_cast<int>(object.members.size());
-    // From that number on, the members before a place are as good as more of them.
+    // From this number on, further members before a place make no difference.
     const int enough = has_limit ? most : std::max(least, 1);
     const auto new_rule = [&] {
       reader_.count(10);
@@ -491,8 +493,8 @@ class GrammarWriter {
     return rest[0];
   }
 
-  /// The names besides these, with the schemas of their members: for each set of patterns that may match a
-  /// name.
+  /// Returns the names other than these and the schemas of their members, for each set of patterns that may
+  /// match a name.
   std::vector<std::pair<RegexPart, Schemas>> other_names(const Schemas& all,
                                                          const std::set<std::string>& names) {
     const std::set<std::string> patterns = SchemaReader::patterns_in(all);
@@ -513,7 +515,7 @@ class GrammarWriter {
     }
     return found;
   }
-  /// A name that is none of these, and that of all patterns just some match.
+  /// Describes a name that is not among `names` and that matches exactly the patterns in `matching`.
   std::optional<RegexPart> name_that_matches(const Schemas& all, const std::vector<std::string>& patterns,
                                              const std::set<std::string>& matching,
                                              const std::set<std::string>& names) {
@@ -539,7 +541,7 @@ class GrammarWriter {
     }
   }
 
-  /// The characters of a name that is none of these.
+  /// Describes the characters of a name that is not among `names`.
   RegexPart other_name(std::set<std::string> names) {
     std::string key = "other";
     for (const std::string& name : names) key += Json(name).dump();
@@ -558,7 +560,7 @@ class GrammarWriter {
     CodePoints taken{{0, 7}, {11, 11}, {14, 31}};
     std::size_t i = 0;
     if (names[0].size() == from)
-      ++i;  // to end here would be this name
+      ++i;  // ending here would be exactly this name
     else
       part.parts.push_back(sequence({}));
     for (std::size_t next = 0; i < names.size(); i = next) {
@@ -582,7 +584,8 @@ class GrammarWriter {
       part.parts.push_back(
           sequence({std::move(character), repeated(name_character(), 0, RegexPart::kNoLimit)}));
     };
-    // Those beyond ASCII have many parts, and hardly a name has one: all other places share them.
+    // Characters beyond ASCII have many parts, but few names need them, so all other places share one rule
+    // for them.
     if (std::ranges::all_of(taken, [](const auto& range) { return range.second < 128; })) {
       go_on_with(shared("beyond ASCII", [] { return any_of_in_json(all_but({{0, 127}})); }));
       taken.emplace_back(128, 0x10FFFF);

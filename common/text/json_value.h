@@ -1,5 +1,5 @@
-// A value in a JSON file that knows its file and its path there, so every error names both. No
-// installed header includes this one.
+// A value in a JSON file with the file's name and its own path, so that every error names both. No installed
+// header includes this one.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class JsonValue {
   JsonValue(const nlohmann::json& value, std::string file, std::string path = "")
       : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
 
-  /// A member of an object. A missing one counts as null.
+  /// A member of an object. A missing member counts as null.
   JsonValue operator[](const std::string& key) const {
     static const nlohmann::json null;
     const auto found = object().find(key);
@@ -61,7 +61,7 @@ class JsonValue {
     return value_->get<int>();
   }
 
-  /// Rejects the members of an object that are not named and are set to something.
+  /// Throws Error for a member that is not among `keys`, unless its value is null or false.
   void allow(std::initializer_list<const char*> keys) const {
     for (const auto& [key, value] : object().items()) {
       if (value.is_null() || value == false || std::find(keys.begin(), keys.end(), key) != keys.end())

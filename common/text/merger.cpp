@@ -26,7 +26,7 @@ void Merger::merge(std::span<const int> symbols, std::vector<int>& tokens) {
   while (!queue_.empty()) {
     const auto [rank, left] = queue_.top();
     queue_.pop();
-    // A neighbour may have been merged away since; then this pair is another one, or none.
+    // A neighbour may have been merged since, so this pair may have changed or disappeared.
     const MergeTable::Merge* merge = merge_at(left);
     if (!merge || merge->rank != rank) continue;
     join(left, merge->token);

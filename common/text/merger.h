@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al. 2016, section 3.2): of all neighbours that a merge joins, the pair
-// learnt first is joined, among equal ones the leftmost. This repeats until none are left:
+// Byte-pair encoding (Sennrich et al. 2016, section 3.2): among all neighbours that a merge could join, join
+// the pair that was learnt first; among equal pairs, the leftmost. Repeat until no pair can be joined:
 //
 //   O n c e  ->  O n ce  ->  On ce  ->  Once
 #pragma once
@@ -19,8 +19,8 @@ namespace staircase {
 class MergeTable {
  public:
   struct Merge {
-    int rank;   ///< the lower, the earlier it was learnt
-    int token;  ///< what the pair becomes
+    int rank;   ///< a lower rank was learnt earlier
+    int token;  ///< the token that the pair becomes
   };
 
   explicit MergeTable(const std::vector<TokenizerDescription::Merge>& merges);
@@ -34,8 +34,8 @@ class MergeTable {
   }
 
  private:
-  // Open addressing: a pair is at its hash's position or, if others took it, soon after. Encoding spends most
-  // of its time here; this touches one cache line where std::unordered_map touches three.
+  // Open addressing: a pair is at the position of its hash or, if that is taken, soon after. Encoding spends
+  // most of its time here. A look-up touches one cache line, while std::unordered_map touches three.
   struct Place {
     std::uint64_t pair;
     Merge merge;
@@ -50,28 +50,28 @@ class MergeTable {
     return static_cast<std::size_t>((pair * 0x9E3779B97F4A7C15u) >> shift_);
   }
 
-  std::vector<Place> places_;  // a power of two of them, at least half of them free
-  int shift_;                  // leaves as many bits as number them
+  std::vector<Place> places_;  // a power of two in number, at least half of them free
+  int shift_;                  // leaves as many bits as an index needs
 };
 
-/// Merges the pieces of one text; it lives as long as the text, so its memory is reused.
+/// Merges the pieces of one text. The pieces share one Merger, which reuses its memory.
 class Merger {
  public:
   explicit Merger(const MergeTable& table) : table_(table) {}
 
-  /// Appends the tokens of a piece's symbols to `tokens`. Trying all neighbours after every merge would be
-  /// quadratic; a queue of the pairs that can be joined makes it n log n.
+  /// Merges the symbols of a piece and appends the resulting tokens to `tokens`. Trying all neighbours after
+  /// every merge would take quadratic time; a queue of the pairs that can be joined makes it O(n log n).
   void merge(std::span<const int> symbols, std::vector<int>& tokens);
 
  private:
   static constexpr int kNone = -1;
 
   struct Symbol {
-    int token;  ///< kNone: it is now part of the symbol before it
+    int token;  ///< kNone if it is now part of the symbol before it
     int previous;
     int next;
   };
-  using Candidate = std::pair<int, int>;  // rank and the left symbol: the order in which pairs are joined
+  using Candidate = std::pair<int, int>;  // rank, then the left symbol: the order in which pairs are joined
 
   const MergeTable::Merge* merge_at(int left) const;
   void enqueue(int left);

@@ -15,7 +15,7 @@ namespace staircase {
 
 namespace {
 
-/// The characters of `text`, each decomposed, with the marks of a letter in Unicode's order.
+/// The characters of `text`, decomposed, with the marks of each letter in Unicode's order.
 std::vector<utf8proc_int32_t> decomposed(std::string_view text) {
   std::vector<utf8proc_int32_t> characters;
   const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -26,7 +26,7 @@ std::vector<utf8proc_int32_t> decomposed(std::string_view text) {
     const auto count = utf8proc_decompose_char(character, parts, 16, UTF8PROC_DECOMPOSE, &last_boundary);
     characters.insert(characters.end(), parts, parts + count);
   }
-  // utf8proc sorts as well, but in quadratic time.
+  // utf8proc could also sort, but takes quadratic time.
   const auto mark_class = [](utf8proc_int32_t character) {
     return utf8proc_get_property(character)->combining_class;
   };
@@ -64,7 +64,7 @@ std::string to_nfc(std::string_view text) {
   const bool ascii =
       std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   if (ascii) return std::string(text);
-  // Composes with nothing, but up to version 2.9 utf8proc drops it after a Hangul syllable.
+  // This character composes with nothing, but utf8proc up to version 2.9 drops it after a Hangul syllable.
   constexpr std::string_view kBeforeFinals = "\u11A7";
   std::string all;
   for (;;) {

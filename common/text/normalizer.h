@@ -1,4 +1,4 @@
-// Changes a text before it is split.
+// Normalizes a text before it is split.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace staircase {
 
-/// `text` with every `from`, which is not empty, replaced by `to`.
+/// Returns `text` with every `from`, which must not be empty, replaced by `to`.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
 class Normalizer {
  public:
-  /// Throws Error for normal form C if the build lacks it.
+  /// Throws Error if a step needs normal form C and this build lacks it.
   explicit Normalizer(std::vector<Normalization> steps);
 
-  /// `text` after all changes. Invalid UTF-8 stays unchanged.
+  /// Returns `text` after all changes. Invalid UTF-8 stays unchanged.
   std::string normalize(std::string_view text) const;
 
-  /// Whether it never changes anything.
+  /// Whether there are no steps, so that texts never change.
   bool empty() const { return steps_.empty(); }
 
  private:

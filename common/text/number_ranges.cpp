@@ -35,7 +35,7 @@ RegexPart digit(char first = '0', char last = '9') {
   return part;
 }
 
-/// The texts of as many digits from `least` to `most`.
+/// The numbers from `least` to `most`, which have the same number of digits.
 RegexPart same_length(const std::string& least, const std::string& most) {
   const int rest = static_cast<int>(least.size()) - 1;
   if (least.empty()) return sequence({});
@@ -52,7 +52,7 @@ RegexPart same_length(const std::string& least, const std::string& most) {
   return part;
 }
 
-/// The same for numbers of any length without a sign; `least` is not negative.
+/// The numbers from `least` to `most` of any length, without a sign; `least` must not be negative.
 RegexPart unsigned_range(long long least, Bound most) {
   RegexPart part = choice({});
   const std::string text = std::to_string(least);
@@ -89,7 +89,8 @@ struct Decimal {
   bool is_zero() const { return whole == 0 && fraction.empty(); }
 };
 
-/// Numbers without a sign from a decimal up: they are greater from some digit on, or have all of its digits.
+/// Numbers without a sign that are at least a decimal: some digit is greater after equal digits, or all
+/// digits are equal.
 RegexPart unsigned_from(const Decimal& bound, bool excludes) {
   const std::string& digits = bound.fraction;
   const auto point = [&](std::size_t count) {
@@ -110,8 +111,8 @@ RegexPart unsigned_from(const Decimal& bound, bool excludes) {
                  sequence({bytes_of(std::to_string(bound.whole)), std::move(fraction)})});
 }
 
-/// Numbers without a sign up to a decimal: they are less from some digit on, end before it does, or have all
-/// digits.
+/// Numbers without a sign that are at most a decimal: some digit is smaller after equal digits, the digits
+/// end earlier, or all digits are equal.
 RegexPart unsigned_to(const Decimal& bound, bool excludes) {
   const std::string& digits = bound.fraction;
   const auto point = [&](std::size_t count) {

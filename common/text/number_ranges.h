@@ -1,4 +1,4 @@
-// Numbers between bounds, as parts of a grammar: the text of a number, read digit by digit.
+// Parts of a grammar that describe the numbers between two bounds, digit by digit.
 #pragma once
 
 #include <optional>
@@ -8,19 +8,19 @@
 
 namespace staircase {
 
-/// Any number of JSON, and any without a fraction and an exponent.
+/// Any number in JSON, and any number without a fraction or an exponent.
 RegexPart any_number();
 RegexPart any_integer();
 
-/// The numbers that are not whole, without an exponent.
+/// All numbers that are not whole, written without an exponent.
 RegexPart any_fraction();
 
-/// The integers from `least` to `most`, of at most 18 digits; without a bound if it has no value. No text if
-/// `least` is larger.
+/// The integers from `least` to `most`, with at most 18 digits; a bound without a value does not limit them.
+/// Matches nothing if `least` is larger than `most`.
 RegexPart integer_range(std::optional<long long> least, std::optional<long long> most);
 
-/// The numbers from `bound` up, and those up to it, which may have a fraction but no exponent; without the
-/// bound itself if it is excluded. It is written as a decimal, such as -0.25, without an exponent.
+/// The numbers from `bound` up, and the numbers up to `bound`; with `excludes`, without the bound itself. The
+/// numbers may have a fraction but no exponent. `bound` is a decimal without an exponent, such as -0.25.
 RegexPart numbers_from(const std::string& bound, bool excludes);
 RegexPart numbers_to(const std::string& bound, bool excludes);
 

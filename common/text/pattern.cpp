@@ -6,7 +6,7 @@ namespace staircase {
 
 namespace {
 
-// PCRE2 still counts U+180E as white space, which Unicode no longer does (6.3), and knows fewer word
+// PCRE2 still counts U+180E as white space, although Unicode no longer does (6.3), and has fewer word
 // characters.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
 constexpr std::string_view kWord = R"(\p{L}\p{M}\p{N}\p{Pc})";
@@ -15,7 +15,7 @@ bool is_letter_or_digit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/// An escape sequence, from the backslash to the last letter that is translated.
+/// Translates an escape sequence with the letter `kind` after the backslash.
 std::string translate_escape(char kind, bool in_class) {
   const auto one_of = [&](std::string_view set) {
     return in_class ? std::string(set) : fmt::format("[{}]", set);
@@ -51,7 +51,7 @@ std::string to_pcre2(std::string_view pattern) {
     } else if (c == '[') {
       in_class = true;
       if (next_is("^")) translated += pattern[i++];
-      // There, a bracket that follows immediately belongs to the class; so it does here.
+      // In Oniguruma, a bracket that follows immediately belongs to the class, as it does in PCRE2.
       if (next_is("]")) throw Error("an empty class is not understood");
     } else if (c == '^' || c == '$') {
       throw Error("{} is not understood", c);

@@ -1,4 +1,4 @@
-// Translates regular expressions of tokenizer files, which are written for Oniguruma, into the syntax of
+// Translates the regular expressions in tokenizer files, which are written for Oniguruma, to the syntax of
 // PCRE2.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace staircase {
 
-/// `pattern` for PCRE2, so it matches the same texts. Throws Error with the part that has another meaning
-/// there, or none.
+/// Returns a pattern for PCRE2 that matches the same texts. Throws Error that names a part which PCRE2 cannot
+/// express.
 std::string to_pcre2(std::string_view pattern);
 
 }  // namespace staircase

@@ -25,8 +25,8 @@ std::string message(int fault) {
   return text;
 }
 
-/// A search may look at each character of a long run of spaces again for every step back. A step limit that
-/// grows with the text leaves room for that, and none for a pattern that would never end.
+/// A search may read each character of a long run of spaces again for every step back. A limit that grows
+/// with the text leaves enough steps for that, but stops a pattern that would never end.
 std::uint32_t match_limit(std::size_t size) {
   constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
   return static_cast<std::uint32_t>(std::min<std::size_t>(10'000'000 + 16 * std::min(size, kMost), kMost));
@@ -36,7 +36,7 @@ std::uint32_t match_limit(std::size_t size) {
 
 const Cut& gpt2_cut() {
   // From https://github.com/openai/gpt-2/blob/master/src/encoder.py. The look-ahead leaves the last of
-  // several spaces to the word after them.
+  // several spaces for the next word.
   static const Cut cut{R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
   return cut;
 }
@@ -61,7 +61,7 @@ PreTokenizer::PreTokenizer(const std::vector<Cut>& cuts) {
                                          cut.literal ? PCRE2_UTF | PCRE2_LITERAL : options, &fault, &where,
                                          nullptr));
     if (!compiled.pattern) {
-      // With its namespace: argument-dependent lookup would prefer std::quoted for a non-const std::string.
+      // Needs its namespace: argument-dependent lookup would prefer std::quoted for a non-const std::string.
       throw Error("the pattern {} is refused: {} at byte {} of {}", quoted(cut.pattern), message(fault),
                   where, staircase::quoted(pattern));
     }
@@ -79,11 +79,12 @@ struct PreTokenizer::Search {
     pcre2_set_match_limit(context.get(), match_limit(size));
   }
 
-  /// The first non-empty match in `text` from `begin` on, or otherwise its end, twice.
+  /// The begin and end of the first non-empty match in `text` from `begin` on; the end of `text` twice if
+  /// there is none.
   std::pair<std::size_t, std::size_t> next(const pcre2_real_code_8* pattern, std::string_view text,
                                            std::size_t begin) {
     const auto search = [&](std::uint32_t options) {
-      // PCRE2's own check of the text would scan all the rest, every time.
+      // PCRE2's own check of the text would scan the rest of it every time.
       return pcre2_match(pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
                          PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, match.get(), context.get());
     };

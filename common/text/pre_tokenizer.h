@@ -1,5 +1,5 @@
-// The pre-tokenizer splits a text into words, numbers, punctuation and white space; no merge crosses their
-// borders.
+// The pre-tokenizer splits a text into pieces: words, numbers, punctuation and white space. No merge crosses
+// their borders.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,16 @@ struct pcre2_real_code_8;
 
 namespace staircase {
 
-/// GPT-2's pattern, which byte-level tokenizers use unless their files say otherwise.
+/// GPT-2's pattern, which byte-level tokenizers use unless their files define another one.
 const Cut& gpt2_cut();
 
 class PreTokenizer {
  public:
-  /// Each split is made in the pieces of the previous one. Throws Error for a pattern that PCRE2 does not
-  /// understand.
+  /// Each cut splits the pieces of the previous one. Throws Error for a pattern that PCRE2 does not support.
   explicit PreTokenizer(const std::vector<Cut>& cuts);
 
-  /// Views of `text`: the matches of the patterns and the text between them. Since any bytes must survive,
-  /// every run of invalid UTF-8 is a piece as well.
+  /// Returns views of `text`: the matches of the patterns and the text between them. Any bytes must survive,
+  /// so every run of invalid UTF-8 is also a piece.
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:

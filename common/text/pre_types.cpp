@@ -9,8 +9,8 @@ namespace staircase {
 
 namespace {
 
-// As in the models' own files; https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp gives
-// them the names.
+// The patterns are from the models' own files, their names from
+// https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp.
 constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2 =

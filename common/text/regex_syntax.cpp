@@ -23,7 +23,7 @@ class Parser {
  public:
   explicit Parser(std::string_view pattern) : pattern_(pattern), rest_(pattern) {}
 
-  /// Without `any`, of a text as a whole; otherwise of a string in JSON.
+  /// Reads the pattern: for a whole text without `any`, otherwise for a string in JSON.
   RegexPart whole(const RegexPart* any = nullptr) {
     any_ = any;
     RegexPart part = choice();
@@ -94,7 +94,7 @@ class Parser {
     RegexPart part = atom();
     if (!next_is("*+?{")) return part;
     const auto [least, most] = counts();
-    if (any_ != nullptr) take("?");  // as little as possible: the same texts
+    if (any_ != nullptr) take("?");  // as few times as possible: matches the same texts
     if (next_is("*+?{")) fail("a repetition cannot be repeated; put it into ( )");
     if (any_ != nullptr) {
       RegexPart all = made(Kind::kRepeat);
@@ -113,7 +113,7 @@ class Parser {
     return all;
   }
 
-  /// The least and the most; kNoLimit for any number.
+  /// The smallest and the largest count; kNoLimit means no upper limit.
   std::pair<int, int> counts() {
     if (take("?")) return {0, 1};
     if (take("*")) return {0, kNoLimit};
@@ -164,7 +164,7 @@ class Parser {
     return any_ != nullptr ? any_of_in_json(set) : any_of(set);
   }
 
-  /// A set after its opening bracket.
+  /// Reads a set after its opening bracket.
   CodePoints brackets() {
     const bool is_negated = take("^");
     CodePoints all;
@@ -259,7 +259,7 @@ class Parser {
     return *c;
   }
 
-  std::string_view pattern_, rest_;  // as a whole, and what has not been read
+  std::string_view pattern_, rest_;  // the whole pattern, and the part that has not been read
   const RegexPart* any_ = nullptr;
   int depth_ = 0, made_ = 0;
 };

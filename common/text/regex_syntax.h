@@ -1,4 +1,4 @@
-// The meaning of a regular expression as a tree, from which an automaton can be built.
+// The meaning of a regular expression as a tree. An automaton can be built from it.
 #pragma once
 
 #include <string_view>
@@ -10,13 +10,13 @@ namespace staircase {
 
 struct RegexPart {
   enum class Kind {
-    kByte,      ///< one byte of a range
-    kSequence,  ///< its parts, one after another; without any, the empty text
-    kFront,     ///< the same, but a text may stop before any of the parts
+    kByte,      ///< one byte from a range
+    kSequence,  ///< its parts, one after another; without parts, the empty text
+    kFront,     ///< as kSequence, but a text may stop before any of the parts
     kChoice,    ///< one of its parts
-    kLoop,      ///< its only part, once or more
-    kRepeat,    ///< in grammars, for the two above: its only part, `least` to `most` times
-    kRule,      ///< in grammars: what the rule of number `rule` describes
+    kLoop,      ///< its only part, one or more times
+    kRepeat,    ///< only in grammars, instead of kFront and kLoop: its only part, `least` to `most` times
+    kRule,      ///< only in grammars: the texts of rule number `rule`
   };
   static constexpr int kNoLimit = -1;
 
@@ -26,7 +26,7 @@ struct RegexPart {
   int least = 0, most = 0, rule = 0;
 };
 
-/// Reads these forms; a character of a set is any of Unicode:
+/// Reads these forms; sets may contain any Unicode character:
 ///
 ///     ab   a|b   (a)   (?:a)        one after another, one of them, a group
 ///     a*   a+   a?   a{2}   a{2,}   a{2,5}
@@ -34,16 +34,17 @@ struct RegexPart {
 ///     .   [a-z_]   [^"]             all but a line feed; a set; all but a set
 ///     \d \w \s   \D \W \S          sets of ASCII, and all but these
 ///
-/// The tree has neither counts nor characters: `a{2,5}` is `aa` and a front of three `a`, and a character is
-/// the sequence of its bytes in UTF-8. Throws UsageError with the place for all else, such as `\b`, `^`,
-/// `a*?`, `(?=a)` and `[z-a]`. It also refuses a pattern that is no valid UTF-8, has more than 50,000 parts,
-/// or more than 100 groups in one another.
+/// The tree contains neither counts nor characters: `a{2,5}` becomes `aa` and a kFront of three `a`, and a
+/// character becomes the sequence of its bytes in UTF-8. Throws UsageError with the place for every other
+/// form, such as `\b`, `^`, `a*?`, `(?=a)` and `[z-a]`. Also throws UsageError for a pattern that is not
+/// valid UTF-8, has more than 50,000 parts, or nests more than 100 groups.
 RegexPart parse_regex(std::string_view pattern);
 
-/// For grammars of JSON: what stands between the quotation marks of a string in which a JSON Schema's
-/// `pattern` matches somewhere, or where ^ and $ say. Repetitions are kRepeat, and `any` is any character of
-/// a string. A character of a set has one form: itself, or the shortest escape where JSON needs one. `\s` and
-/// `.` are those of ECMAScript. Also reads `a*?` and \u00e9 \x41 \f \v.
+/// Reads the `pattern` of a JSON Schema for a grammar of JSON. The result describes the text between the
+/// quotation marks of a string in which the pattern matches somewhere, or only at the ends that ^ and $ name.
+/// Repetitions are kRepeat, and `any` describes any character of a string. A character of a set has one form:
+/// itself, or its shortest escape if JSON needs one. `\s` and `.` have ECMAScript's meaning. Also reads `a*?`
+/// and \u00e9 \x41 \f \v.
 RegexPart parse_json_pattern(std::string_view pattern, const RegexPart& any);
 
 }  // namespace staircase

@@ -28,7 +28,7 @@ std::vector<std::string> words(std::string_view text) {
   return all;
 }
 
-// Keywords that decide which values are valid, all of them and those that are not built here.
+// The keywords that decide which values are valid: first the supported ones, then the others.
 const std::vector<std::string> kKeywords = words(
     "$ref additionalItems additionalProperties allOf anyOf const dependencies dependentRequired "
     "dependentSchemas else enum exclusiveMaximum exclusiveMinimum format if items maximum maxItems maxLength "
@@ -60,7 +60,7 @@ int type_of(const Json& value) {
                               : kObject;
 }
 
-/// Whether a part describes the string as JSON writes it.
+/// Whether a part matches the string as JSON writes it.
 bool is_text_of(const RegexPart& part, const std::string& string) {
   StackAutomaton automaton(std::make_shared<const GrammarRules>());
   StackAutomaton::Stacks stacks = automaton.start(part);
@@ -69,13 +69,13 @@ bool is_text_of(const RegexPart& part, const std::string& string) {
   return automaton.accepts(stacks);
 }
 
-/// Whether there may be a reference in a schema.
+/// Whether a schema may contain a reference.
 bool refers(const Json& value) {
   return (value.is_object() && value.contains("$ref")) ||
          (value.is_structured() && std::ranges::any_of(value, refers));
 }
 
-/// The type that minLength, minItems and minProperties are about.
+/// The type that minLength, minItems or minProperties applies to.
 const char* type_with(const std::string& size) {
   return size == "Length" ? "string" : size == "Items" ? "array" : "object";
 }
@@ -84,7 +84,7 @@ double characters_in(const std::string& text) {
   return static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-/// Objects are the same in any order of their members.
+/// Compares two values. Objects are equal in any order of their members.
 bool is_same(const Json& one, const Json& other) {
   if (one.is_object() && other.is_object()) {
     return one.size() == other.size() && std::ranges::all_of(one.items(), [&](const auto& item) {
@@ -96,8 +96,9 @@ bool is_same(const Json& one, const Json& other) {
   return one == other;
 }
 
-/// The keyword that was meant by a name that is none. An underscore in front puts one out of use, and too
-/// many words are a letter away from short ones.
+/// The keyword that an unknown name probably means. A leading underscore switches a keyword off on purpose,
+/// so such a name means none. Keywords of fewer than four letters are skipped, since too many words are one
+/// letter away from them.
 std::optional<std::string> meant_by(const std::string& name) {
   std::optional<std::string> nearest;
   std::size_t fewest = name.size();
@@ -148,7 +149,7 @@ const Json* SchemaReader::within(const Json* schema, const std::string& keyword)
   return at(&schema->at(keyword), paths_.at(schema) + "/" + keyword);
 }
 
-/// Remembers where a schema is.
+/// Remembers the path of a schema.
 const Json* SchemaReader::at(const Json* schema, const std::string& path) {
   paths_.try_emplace(schema, path);
   if (!schema->is_object() && !schema->is_boolean()) fail_at(path, "a schema is an object, true or false");
@@ -216,12 +217,12 @@ Schemas SchemaReader::matched(const Schemas& all, const std::set<std::string>& p
   return schemas;
 }
 
-/// Reads the name as JSON writes it: its characters have one form each.
+/// Whether the pattern matches the name as JSON writes it: each of its characters has one form.
 bool SchemaReader::matches(const Schemas& all, const std::string& pattern, const std::string& name) const {
   return is_text_of(name_pattern(all, pattern), name);
 }
 
-/// The same for a string of a schema with `pattern`.
+/// Whether the `pattern` of a schema matches a string.
 bool SchemaReader::matches(const Json* schema, const std::string& pattern, const std::string& text) const {
   try {
     return is_text_of(parse_json_pattern(pattern, any_of_in_json(all_but({}))), text);
@@ -284,8 +285,8 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
     join(alternatives(referred(schema)));
   } else {
     check(schema);
-    // Members have the order in which they are named, so what is written before `properties` comes first.
-    // What holds under a condition names them once more, and comes last.
+    // Members come in the order in which they are named, so keywords before `properties` come first.
+    // Conditions name the same members again, so they come last.
     if (!schema->contains("properties")) join({{schema}});
     for (const auto& [key, value] : schema->items()) {
       if (key == "properties") join({{schema}});
@@ -311,7 +312,7 @@ std::vector<Schemas> SchemaReader::alternatives(const Json* schema) {
   return all;
 }
 
-/// Each alternative, without what is valid under another one, too.
+/// The alternatives of oneOf, each without the values that are also valid under another one.
 std::vector<Schemas> SchemaReader::one_of(const Json* schema) {
   const Schemas list = listed(schema, "oneOf");
   std::vector<std::vector<Schemas>> each;
@@ -335,7 +336,7 @@ std::vector<Schemas> SchemaReader::one_of(const Json* schema) {
   return any;
 }
 
-/// What is valid under `then` where `if` holds, and under `else` where it does not.
+/// The values for which `if` and `then` hold, and those for which `else` holds but `if` does not.
 std::vector<Schemas> SchemaReader::conditional(const Json* schema) {
   const auto of = [&](const char* keyword) {
     return schema->contains(keyword) ? alternatives(within(schema, keyword)) : std::vector<Schemas>{{}};
@@ -346,7 +347,7 @@ std::vector<Schemas> SchemaReader::conditional(const Json* schema) {
   return any;
 }
 
-/// The alternatives of what is not valid under a schema, which `user` has below a keyword.
+/// The alternatives for values that are not valid under `schema`, which `user` has below a keyword.
 std::vector<Schemas> SchemaReader::none_of(const Json* schema, const Json* user, const char* keyword) {
   const auto all = negation(schema);
   if (!all)
@@ -357,8 +358,8 @@ std::vector<Schemas> SchemaReader::none_of(const Json* schema, const Json* user,
   return alternatives(made({{"anyOf", *all}}, paths_.at(user) + "/" + keyword));
 }
 
-/// Schemas of which at least one holds for each value that is not valid under this one, and none for any
-/// other; nothing if the keywords that are built cannot say that.
+/// Returns schemas that negate this one: at least one of them holds for each value that is not valid under
+/// it, and none for any other value. Returns nothing if the supported keywords cannot express that.
 std::optional<std::vector<Json>> SchemaReader::negation(const Json* schema) {
   using Negation = std::optional<std::vector<Json>>;
   if (schema->is_boolean()) return schema->get<bool>() ? std::vector<Json>{} : std::vector<Json>{true};
@@ -380,7 +381,7 @@ std::optional<std::vector<Json>> SchemaReader::negation(const Json* schema) {
   return is_known ? Negation(std::move(all)) : std::nullopt;
 }
 
-/// The same for one keyword of a schema.
+/// Negates one keyword of a schema.
 std::optional<std::vector<Json>> SchemaReader::negation_of(const Json* schema, const std::string& key,
                                                            const Json& value) {
   const auto is = [&](const char* keyword) {
@@ -438,7 +439,7 @@ std::optional<std::vector<Json>> SchemaReader::negation_of(const Json* schema, c
     if (key == "anyOf") all.push_back({{"allOf", none_holds}});
   } else if ((key == "items" || key == "additionalItems" || key == "additionalProperties") &&
              (value == true || value == Json::object())) {
-    // They allow all.
+    // These keywords allow every value.
   } else if (key != "nullable" && key != "$id" && key != "id" && !(key == "uniqueItems" && value == false)) {
     for (const auto* list : {&kKeywords, &kNotBuilt})
       if (std::ranges::find(*list, key) != list->end()) return std::nullopt;
@@ -446,7 +447,7 @@ std::optional<std::vector<Json>> SchemaReader::negation_of(const Json* schema, c
   return all;
 }
 
-/// Schemas of all values but these. Nothing for a list or an object among them.
+/// Schemas for all values except these; nothing if one of these is a list or an object.
 std::optional<std::vector<Json>> SchemaReader::other_values(const std::vector<Json>& values) {
   std::set<std::string> types, strings;
   std::set<double> numbers;
@@ -462,7 +463,7 @@ std::optional<std::vector<Json>> SchemaReader::other_values(const std::vector<Js
   std::vector<Json> all{{{"not", {{"type", types}}}}};
   if (booleans.size() == 1) all.push_back({{"const", !*booleans.begin()}});
   if (!strings.empty()) all.push_back({{"type", "string"}, {"not", {{"enum", strings}}}});
-  // What is below the first number, between two of them, and above the last.
+  // The ranges below the first number, between neighbouring numbers, and above the last.
   Json below{{"type", "number"}};
   for (const double number : numbers) {
     below["exclusiveMaximum"] = number;
@@ -473,7 +474,8 @@ std::optional<std::vector<Json>> SchemaReader::other_values(const std::vector<Js
   return all;
 }
 
-/// What holds for a member that others depend on: it is not there, or they are as the keyword says.
+/// The alternatives if others depend on the member `name`: it is missing, or the others are as the keyword
+/// requires.
 std::vector<Schemas> SchemaReader::dependent(const Json* schema, const std::string& keyword,
                                              const std::string& name) {
   const Json& what = schema->at(keyword).at(name);
@@ -486,7 +488,7 @@ std::vector<Schemas> SchemaReader::dependent(const Json* schema, const std::stri
   const Json* then = are_names ? made({{"required", what}}, path) : at(&what, path);
   for (const Schemas& way : both({{made({{"required", {name}}}, path)}}, alternatives(then), schema))
     all.push_back(way);
-  // Values that are no objects depend on nothing.
+  // Values other than objects depend on nothing.
   all.push_back({made({{"type", {"null", "boolean", "number", "string", "array"}}}, path)});
   return all;
 }
@@ -538,8 +540,8 @@ const Json* SchemaReader::referred(const Json* schema) {
   return at(found, path);
 }
 
-/// Whether no value is valid under both, as far as types, values, and the values of required properties
-/// tell.
+/// Whether no value is valid under both, judging only by types, values, and the values of required
+/// properties.
 bool SchemaReader::exclude(const Schemas& one, const Schemas& other, int depth) {
   Schemas both = one;
   both.insert(both.end(), other.begin(), other.end());
@@ -554,7 +556,7 @@ bool SchemaReader::exclude(const Schemas& one, const Schemas& other, int depth) 
       for (const Schemas& a : alternatives(member(one, name)))
         for (const Schemas& b : alternatives(member(other, name))) are_excluded &= exclude(a, b, depth + 1);
       if (are_excluded) return true;
-    } catch (const UsageError&) {  // such as a reference back to here; another property may tell
+    } catch (const UsageError&) {  // for example a reference back to here; another property may decide
       open_.resize(open);
     }
   }
@@ -604,13 +606,13 @@ void SchemaReader::check(const Json* schema) {
       need(value.is_boolean(), "true or false");
     } else if (key == "items" || key == "additionalItems" || key == "additionalProperties" || key == "$ref" ||
                key == "const" || key == "if" || key == "then" || key == "else") {
-      // These are read where they are used.
+      // These keywords are read where they are used.
     } else if ((key == "$id" || key == "id") &&
                (is_root || !value.is_string() || value.get<std::string>().starts_with("#") ||
                 !refers(*schema))) {
-      // It names the whole, or changes the meaning of no reference.
+      // It names the whole document, or changes the meaning of no reference.
     } else if (key == "uniqueItems" && value == false) {
-      // It changes nothing.
+      // This setting changes nothing.
     } else if (std::ranges::find(kNotBuilt, key) != kNotBuilt.end()) {
       fail(schema, in_pointer(key), "this keyword is not supported");
     } else if (!notes_.contains(key)) {
@@ -630,7 +632,7 @@ int SchemaReader::types_of(const Json* schema) const {
   const int types = named_types(schema);
   const Json* const none = excluded(schema);
   if (none != nullptr && none->contains("type")) return types & ~named_types(none);
-  if (none != nullptr && none->contains("pattern")) return types & kString;  // it holds for all other values
+  if (none != nullptr && none->contains("pattern")) return types & kString;  // `not` holds for all others
   return types;
 }
 
@@ -681,7 +683,7 @@ std::optional<std::vector<Json>> SchemaReader::values_of(const Schemas& all) {
   return left;
 }
 
-/// Whether a part of a value of an enum is valid.
+/// Whether a value inside a value of an enum is valid.
 bool SchemaReader::holds(const Json& value, const Json* schema) {
   return std::ranges::any_of(alternatives(schema), [&](const Schemas& all) {
     const auto values = values_of(all);

@@ -1,4 +1,4 @@
-// A JSON Schema as it is read: where its parts lie, what they say, and which of them hold together. No
+// Reads a JSON Schema: where its parts are, what they require, and which of them must hold together. No
 // installed header includes this one.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace staircase {
 
-/// The types of JSON values, as bits. A number is whole or has a fraction.
+/// The types of JSON values, as bits. Numbers are either whole or have a fraction.
 enum JsonType {
   kNull = 1,
   kBoolean = 2,
@@ -28,16 +28,17 @@ enum JsonType {
   kAllTypes = 127
 };
 
-/// The characters of an object's names: all that have one short form in JSON, so no name comes in disguise.
+/// The characters that names in an object may have: all those with exactly one short form in JSON, so that no
+/// name has two spellings.
 inline const CodePoints kNameCharacters = all_but({{0, 7}, {11, 11}, {14, 31}});
 
-/// Reads one schema. Each function throws UsageError with the place of what it cannot use:
-/// "the schema cannot be used at /properties/age: it refers to itself".
+/// Reads one schema. Each function throws UsageError that names the place of anything unusable: "the schema
+/// cannot be used at /properties/age: it refers to itself".
 class SchemaReader {
  public:
   using Json = nlohmann::ordered_json;
 
-  /// Schemas that all must hold for a value: parts of the document.
+  /// Schemas that must all hold for a value. They are parts of the document.
   using Schemas = std::vector<const Json*>;
 
   /// The document may be an object, true or false.
@@ -51,62 +52,62 @@ class SchemaReader {
   [[noreturn]] void fail(const Json* schema, std::string_view what) const;
   [[noreturn]] void fail(const Json* schema, const std::string& keyword, std::string_view what) const;
 
-  /// Counts parts of the grammar that is made of the schema. Throws UsageError for too many of them.
+  /// Counts further parts of the grammar. Throws UsageError if the grammar gets too many parts.
   void count(std::size_t parts);
 
   // ── Parts ──
 
-  /// The schema within another one that a keyword has, such as items.
+  /// The schema that is the value of a keyword, such as items, in another schema.
   const Json* within(const Json* schema, const std::string& keyword);
 
-  /// The schemas in a keyword's list, such as prefixItems.
+  /// The schemas in the list of a keyword, such as prefixItems.
   Schemas listed(const Json* schema, const std::string& keyword);
 
-  /// The schemas of an object's member: from properties and patternProperties, or from additionalProperties
-  /// if neither names it.
+  /// The schemas for an object's member: from properties and patternProperties, or from additionalProperties
+  /// if neither applies.
   Schemas member(const Schemas& all, const std::string& name);
 
-  /// The patterns of patternProperties, each once.
+  /// The patterns in patternProperties, each once.
   static std::set<std::string> patterns_in(const Schemas& all);
 
-  /// The schemas of a member that no properties name and that exactly these patterns match.
+  /// The schemas for a member that is not in properties and matches exactly these patterns.
   Schemas matched(const Schemas& all, const std::set<std::string>& patterns);
 
   // ── Which schemas hold together ──
 
-  /// The ways in which all schemas can hold, each as schemas of which only the keywords beside anyOf and the
-  /// like matter.
+  /// The ways in which all schemas can hold together. In each way, only the plain keywords of its schemas
+  /// still matter, not anyOf and the like.
   std::vector<Schemas> alternatives(const Schemas& schemas);
 
   // ── What schemas say together ──
 
-  /// The JsonTypes that they allow.
+  /// The JsonTypes that all schemas allow.
   int types_of(const Schemas& all) const;
 
-  /// The values that enum and const leave, if a schema has either.
+  /// The values that enum and const allow, if any schema has one of them.
   std::optional<std::vector<Json>> values_of(const Schemas& all);
 
   struct Bounds {
     std::optional<double> least = {}, most = {};
     bool excludes_least = false, excludes_most = false;
-    const Json* least_by = nullptr;  ///< the schema that says so
+    const Json* least_by = nullptr;  ///< the schema that sets the bound
     const Json* most_by = nullptr;
   };
   static Bounds bounds_of(const Schemas& all);
 
-  /// The largest or smallest count that a keyword such as minItems has.
+  /// The largest or smallest count under a keyword such as minItems.
   static std::optional<int> counted(const Schemas& all, const char* keyword, bool takes_largest);
 
-  /// The names in their lists `required`, in the written order.
+  /// The names in the `required` lists of all schemas, in their written order.
   static std::vector<std::string> required_in(const Schemas& all);
 
-  /// What `not` excludes, if these are types or strings: those of a list, or those that match a pattern. Any
-  /// other `not` is among the alternatives. Otherwise nullptr.
+  /// The schema under `not` if it excludes only types, the strings of a list, or the strings that match a
+  /// pattern; otherwise nullptr. `alternatives` covers every other `not`.
   static const Json* excluded(const Json* schema);
 
   static bool is_whole(const Json& number);
 
-  /// What stands between the quotation marks of a name that one of the patterns in patternProperties matches.
+  /// Describes the text between the quotation marks of a name that matches a pattern in patternProperties.
   RegexPart name_pattern(const Schemas& all, const std::string& pattern) const;
 
  private:
@@ -136,17 +137,17 @@ class SchemaReader {
   bool exclude(const Schemas& one, const Schemas& other, int depth);
 
   const Json document_;
-  std::deque<Json> added_;     // schemas that others imply
-  bool ref_is_alone_ = false;  // before 2019, $ref hides the keywords beside it
+  std::deque<Json> added_;     // schemas that follow from others
+  bool ref_is_alone_ = false;  // before 2019, $ref hid the keywords next to it
   std::map<const Json*, std::string> paths_;
   std::vector<const Json*> open_;
   std::set<const Json*> checked_;
-  std::set<std::string> notes_;  // names that are no keywords, and none misspelt
+  std::set<std::string> notes_;  // names that are neither keywords nor misspelt keywords
   std::map<const Json*, std::map<std::string, const Json*>> properties_;  // by name
   std::size_t made_ = 0;
 };
 
-/// A name as a part of a JSON pointer (RFC 6901).
+/// Escapes a name for a JSON pointer (RFC 6901).
 std::string in_pointer(const std::string& name);
 
 }  // namespace staircase

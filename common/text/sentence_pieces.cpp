@@ -1,5 +1,5 @@
 // Vocabularies of SentencePiece (Kudo and Richardson 2018): merging begins with characters. A space is
-// U+2581, and a character that the vocabulary lacks becomes its bytes, "<0xF0>", "<0x9F>", ...
+// U+2581. A character that the vocabulary lacks becomes tokens for its bytes: "<0xF0>", "<0x9F>", ...
 #include <fmt/format.h>
 
 #include <array>

@@ -10,13 +10,13 @@ namespace staircase {
 
 using Kind = RegexPart::Kind;
 
-/// What a rule describes. No rule begins with itself, so this ends.
+/// The part that a rule describes. No rule begins with itself, so the recursion ends.
 const RegexPart& StackAutomaton::opened(const RegexPart& part) const {
   return part.kind == Kind::kRule ? opened((*rules_)[static_cast<std::size_t>(part.rule)].part) : part;
 }
 
-/// A top of which nothing is left is none. The last part of a sequence is put there instead of it, so a rule
-/// that ends with itself comes back to the same stack.
+/// Pushes a part. A part with nothing left to read is not pushed. The last part of a sequence replaces the
+/// sequence, so a rule that ends with itself returns to the same stack.
 int StackAutomaton::push(const RegexPart& top, int done, int below) {
   const bool has_all = top.kind == Kind::kSequence || top.kind == Kind::kFront;
   if (has_all && done == std::ssize(top.parts)) return below;
@@ -33,7 +33,7 @@ int StackAutomaton::push(const RegexPart& top, int done, int below) {
   return known->second;
 }
 
-/// A stack on nothing, put on another.
+/// Puts a stack that has nothing below it on another stack.
 int StackAutomaton::put_on(int stack, int below) {
   if (stack == kEmpty || below == kEmpty) return stack == kEmpty ? below : stack;
   const auto [top, done, rest] = stacks_[static_cast<std::size_t>(stack)];
@@ -67,7 +67,7 @@ StackAutomaton::Front StackAutomaton::find_front(int alone) {
       continue;
     }
     const auto [part, count, below] = stacks_[static_cast<std::size_t>(stack)];
-    // A part of it, and what comes after that.
+    // Reads a part of it, then the stack that follows.
     const auto read = [&](const RegexPart& one, int after) { todo.push_back(push(one, 0, after)); };
     switch (part->kind) {
       case Kind::kByte:
@@ -91,7 +91,7 @@ StackAutomaton::Front StackAutomaton::find_front(int alone) {
         break;
       case Kind::kRepeat:
         if (count >= part->least) todo.push_back(below);
-        // Without a limit, it counts up to the least.
+        // Without an upper limit, it counts only up to the least.
         read(part->parts[0], push(*part, count + (count < std::max(part->least, part->most)), below));
         break;
     }
@@ -145,7 +145,7 @@ int StackAutomaton::near_limits(int stack, int bytes) {
   if (stack == kEmpty) return kEmpty;
   const auto [part, done, below] = stacks_[static_cast<std::size_t>(stack)];
   int count = done;
-  // Each repetition reads a byte at least, so the count grows by `bytes` at most.
+  // Each round reads at least one byte, so the count grows by no more than `bytes`.
   if (part->kind == Kind::kRepeat && !front_of(push(part->parts[0], 0, kEmpty)).may_be_empty) {
     if (done < part->least) {
       count = std::max(done, part->least - bytes - 1);

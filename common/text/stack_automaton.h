@@ -1,5 +1,5 @@
-// The automaton of step 103 for a server: what a part of the grammar can read is found once for all stacks
-// that have it on top.
+// The automaton of step 103, made faster for a server: it computes what a part of the grammar can read once
+// for all stacks with this part on top.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,18 @@
 
 namespace staircase {
 
-/// Reads texts of a grammar, and of patterns (parse_regex), byte by byte. Equal stacks have one number.
+/// Reads the texts of a grammar, or of patterns (parse_regex), byte by byte. Equal stacks have the same
+/// number.
 class StackAutomaton {
  public:
   static constexpr std::size_t kMaxStacks = 200'000, kMaxAtOnce = 2'000;
 
-  /// The stacks that it may have after a part of a text: sorted, each once. Rules, choices and repetitions on
-  /// top are not opened, so there is mostly one stack. Without any, no text that begins so is valid.
+  /// All stacks that are possible after a part of a text: sorted, each once. Rules, choices and repetitions
+  /// on top are not opened, so there is usually one stack. Without a stack, no text that begins like this is
+  /// valid.
   using Stacks = std::vector<int>;
 
-  /// The stack with nothing on it, after a whole text.
+  /// The empty stack, which remains after a whole text.
   static constexpr int kEmpty = 0;
 
   /// The first rule describes whole texts.
@@ -31,29 +33,31 @@ class StackAutomaton {
 
   Stacks start() { return start(rules_->front().part); }
 
-  /// For texts of another part, which must outlive this.
+  /// Starts with the texts of another part, which must outlive this object.
   Stacks start(const RegexPart& part) { return {push(part, 0, kEmpty)}; }
 
-  /// Throws Error if it needs more than kMaxStacks, or kMaxAtOnce for one state.
+  /// Returns the stacks after one more byte. Throws Error for more than kMaxStacks stacks in total, or
+  /// kMaxAtOnce in one result.
   Stacks after(const Stacks& stacks, char byte);
 
-  /// The part that a stack reads next: a repetition, or a rule that may end with itself.
+  /// The part that a stack reads next, such as a repetition, or a rule that may end with itself.
   struct Next {
     const RegexPart* part;
-    const RegexPart* repeats;  ///< what a repetition repeats, which others may, too; otherwise the part
-    int alone;                 ///< a stack that holds only this part
-    std::size_t left;          ///< the most rounds of a repetition from here
+    const RegexPart* repeats;  ///< what a repetition repeats, perhaps shared by others; otherwise `part`
+    int alone;                 ///< the stack that holds only this part
+    std::size_t left;          ///< how many more rounds a repetition allows
   };
   Next next(int stack);
 
-  /// Whether the stack reads that part anew and nothing else: a repetition after any number of rounds.
+  /// Whether the stack reads only this part, from its beginning; a repetition may be after any number of
+  /// rounds.
   bool is_back_at(int stack, const Next& part) const;
 
-  /// A stack that reads just the same `bytes` bytes or fewer. In counted repetitions whose limits are farther
-  /// away it stands nearer to them, so stacks with other counts have the same.
+  /// Returns a stack that reads the same texts of up to `bytes` bytes. Counts of repetitions that are farther
+  /// from their limits are moved closer to them, so stacks with different counts become equal.
   int near_limits(int stack, int bytes);
 
-  /// Whether the text is valid as a whole.
+  /// Whether the text so far is valid as a whole.
   bool accepts(const Stacks& stacks);
 
  private:
@@ -61,7 +65,7 @@ class StackAutomaton {
 
   struct Stack {
     const RegexPart* top;
-    int done, below;  // how much of the top is done, and the stack below it
+    int done, below;  // how much of the top has been read, and the stack below it
 
     bool operator==(const Stack&) const = default;
   };
@@ -73,15 +77,15 @@ class StackAutomaton {
     }
   };
 
-  /// What a stack can read without those below: `{"a" | [0-9]+}` reads an a, which leaves nothing of it, or a
-  /// digit, which leaves a repetition.
+  /// What a stack can read without the stacks below it. For example, `{"a" | [0-9]+}` reads an a, which
+  /// leaves nothing, or a digit, which leaves a repetition.
   struct Front {
     struct Step {
       ByteRange bytes;
-      int left;  // as a stack on nothing
+      int left;  // what remains, as a stack with nothing below
     };
     std::vector<Step> steps;
-    bool may_be_empty;  // so the stack below may read
+    bool may_be_empty;  // whether the stack below may read instead
   };
 
   const RegexPart& opened(const RegexPart& part) const;
@@ -93,8 +97,8 @@ class StackAutomaton {
 
   std::shared_ptr<const GrammarRules> rules_;
   std::vector<Stack> stacks_ = {{nullptr, 0, kEmpty}};
-  std::vector<int> fronts_of_ = {kUnknown};  // of each stack, in fronts_
-  std::deque<Front> fronts_ = {};            // of parts on nothing
+  std::vector<int> fronts_of_ = {kUnknown};  // for each stack, an index in fronts_
+  std::deque<Front> fronts_ = {};            // of stacks with nothing below
   std::unordered_map<Stack, int, Hash> numbers_ = {};
 };
 

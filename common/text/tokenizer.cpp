@@ -45,8 +45,8 @@ std::vector<AddedToken> normalized(std::vector<AddedToken> tokens, const Normali
   return tokens;
 }
 
-/// `all` for a text that a program and a person wrote together. Markers are found before the text is
-/// normalized, while each byte still has its origin.
+/// Adapts `all` to a text that a program and a person wrote together. Its markers are found before the text
+/// is normalized, while the origin of each byte is still known.
 std::vector<AddedToken> for_origins(std::vector<AddedToken> all) {
   for (AddedToken& token : all) token.normalized = token.normalized && !is_marker(token);
   return all;
@@ -61,8 +61,8 @@ struct Search {
         in_normalized(normalized(select(all, special, true), normalizer)) {}
 };
 
-/// Calls `on_part(text, whether it begins the text)` and `on_token(id)` for the parts that `tokens` splits
-/// `text` into.
+/// Splits `text` at `tokens`. Calls `on_part(part, whether it begins the text)` for each part between tokens,
+/// and `on_token(id)` for each token.
 template <typename OnPart, typename OnToken>
 void take_apart(std::string_view text, const std::vector<bool>* own, const AddedTokens& tokens,
                 const OnPart& on_part, const OnToken& on_token) {
@@ -81,7 +81,7 @@ void take_apart(std::string_view text, const std::vector<bool>* own, const Added
 
 struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
-  std::unordered_map<std::string, int> whole;  // pieces that are tokens whatever the merges are
+  std::unordered_map<std::string, int> whole;  // pieces that become one token regardless of the merges
   std::vector<int> special;                    // tokens
   std::optional<int> begin;
   SpaceBefore space_before;
@@ -109,7 +109,7 @@ struct Tokenizer::Vocabulary {
                           const std::vector<bool>* own = nullptr) const;
 };
 
-/// The encoding of one text; its memory is reused from piece to piece.
+/// Encodes one text and reuses its memory from piece to piece.
 class Tokenizer::Encoding {
  public:
   Encoding(const Vocabulary& vocabulary, const Search& search)
@@ -176,7 +176,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder, std::span<const i
 Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string& file) try
     : vocabulary_(std::make_unique<Vocabulary>(description)) {
   auto& bytes = vocabulary_->bytes;
-  // Within a piece, an added token is not a marker, even if a vocabulary has it among its words.
+  // Inside a piece, an added token is plain text, even if the vocabulary lists it among its words.
   std::unordered_set<std::size_t> added;
   for (const AddedToken& token : description.added) added.insert(static_cast<std::size_t>(token.id));
   bytes.resize(description.pieces.size());

@@ -13,7 +13,7 @@ namespace staircase {
 
 namespace {
 
-/// The id of a text that is one token.
+/// The id of the token with this text, if there is one.
 std::optional<int> find_token(const TokenizerDescription& description, const std::string& text) {
   for (const AddedToken& token : description.added) {
     if (token.content == text) return token.id;
@@ -24,12 +24,12 @@ std::optional<int> find_token(const TokenizerDescription& description, const std
   return static_cast<int>(found - pieces.begin());
 }
 
-/// A token is written as its text, or as an object with more about it.
+/// The text of a token, which the file writes as a string, or as an object with further facts.
 std::string text_of(const JsonValue& token) {
   return token.json().is_object() ? token["content"].text() : token.text();
 }
 
-/// A text that the file names for a purpose is a special token.
+/// Makes the token with this text special, since the file names it for a purpose. Returns its id.
 std::optional<int> name_special(const std::string& text, const std::string& file,
                                 TokenizerDescription& description) {
   const std::optional<int> id = find_token(description, text);
@@ -48,7 +48,7 @@ std::optional<int> named_token(const JsonValue& config, const char* key, Tokeniz
   return id;
 }
 
-/// The tokens that a file names for a purpose. Returns the one for the beginning.
+/// Makes all tokens special that the file names for a purpose. Returns the begin-of-text token.
 std::optional<int> name_special_tokens(const JsonValue& config, TokenizerDescription& description) {
   named_token(config, "eos_token", description);
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
@@ -119,8 +119,8 @@ void read_tokenizer_config(std::string_view content, const std::string& file,
   if (config["add_eos_token"].boolean(false)) {
     config["add_eos_token"].refuse("and a text that ends cannot be continued");
   }
-  // The template of tokenizer.json may want the token as well; false does not contradict it, as in
-  // transformers.
+  // The template of tokenizer.json may also require the token. As in transformers, false does not override
+  // that.
   if (config["add_bos_token"].boolean(false)) {
     if (!begin) config["add_bos_token"].refuse("and no bos_token is named");
     description.begin = begin;

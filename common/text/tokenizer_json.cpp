@@ -19,7 +19,7 @@ namespace {
 
 using Alphabet = TokenizerDescription::Alphabet;
 
-/// A text to find, otherwise a regular expression.
+/// Reads a pattern: a plain text to find, or a regular expression.
 Cut read_pattern(const JsonValue& pattern) {
   pattern.allow({"String", "Regex"});
   const bool literal = pattern["Regex"].is_null();
@@ -49,7 +49,8 @@ void read_normalizer(const JsonValue& part, TokenizerDescription& description) {
   }
 }
 
-/// A text is split at each match, which becomes its own piece; or only the matches remain.
+/// Reads a Split. It splits a text at each match, and the match becomes a piece; or it keeps only the
+/// matches.
 Cut read_split(const JsonValue& part) {
   part.allow({"type", "pattern", "behavior", "invert"});
   Cut cut = read_pattern(part["pattern"]);
@@ -57,7 +58,7 @@ Cut read_split(const JsonValue& part) {
   const std::string& behavior = part["behavior"].text();
   const bool inverted = part["invert"].boolean(false);
   cut.drops_the_rest = behavior == "Removed" && inverted;
-  // Gemma's: a piece ends after each space.
+  // Gemma's form: a piece ends after each space.
   if (behavior == "MergedWithPrevious" && !inverted && cut.literal && cut.pattern == " ")
     return {.pattern = "[^ ]*+ |[^ ]++"};
   if (behavior != "Isolated" && !cut.drops_the_rest) {
@@ -152,7 +153,7 @@ WrittenTokens read_vocabulary(const JsonValue& vocab, TokenizerDescription& desc
   return tokens;
 }
 
-/// A merge is a list of two, or a text with a space between them.
+/// Reads the merges. Each is a list of two tokens, or a text with a space between them.
 void read_merges(const JsonValue& merges, const WrittenTokens& tokens, TokenizerDescription& description) {
   MergeReader reader(tokens, description.merges);
   if (!merges.json().is_array()) merges.refuse("not a list");
@@ -206,12 +207,12 @@ int id_of(const JsonValue& processor, const std::string& name) {
   return ids.front().index(kMostTokens);
 }
 
-/// The tokens that the file puts around a text. One may precede it; one after it would end the text before it
-/// continues.
+/// Reads the tokens that the file puts around a text. One token may precede the text; a token after it would
+/// end the text before the model continues it.
 void read_post_processor(const JsonValue& post_processor, TokenizerDescription& description) {
   for (const JsonValue& part : parts_of(post_processor, "processors")) {
     const std::string& type = part["type"].text();
-    if (type == "ByteLevel") continue;  // it changes only where a token is reported to be in the text
+    if (type == "ByteLevel") continue;  // changes only the reported positions of tokens in the text
     if (type != "TemplateProcessing")
       part["type"].refuse("and only ByteLevel and TemplateProcessing are supported");
     part.allow({"type", "single", "pair", "special_tokens"});
@@ -229,7 +230,8 @@ void read_post_processor(const JsonValue& post_processor, TokenizerDescription& 
   }
 }
 
-/// How tokens become text again follows from the alphabet. The file must not require anything else.
+/// Checks the decoder. The alphabet already determines how tokens become text, so the file must not require
+/// anything else.
 void read_decoder(const JsonValue& decoder, TokenizerDescription& description) {
   const bool bytes = description.alphabet == Alphabet::kBytes;
   if (decoder.is_null())

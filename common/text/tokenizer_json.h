@@ -1,4 +1,4 @@
-// tokenizer.json, the file of Hugging Face's tokenizers.
+// Reads tokenizer.json, the file of Hugging Face's tokenizers.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// Reads the file's content. Throws Error with one sentence for broken and unsupported contents: a model
-/// other than BPE, a normalizer or a pre-tokenizer by its name. `file` is for messages.
+/// Reads the file's content. Throws Error with one sentence for broken or unsupported contents, such as a
+/// model other than BPE, or an unsupported normalizer or pre-tokenizer. `file` is for messages.
 TokenizerDescription read_tokenizer_json(std::string_view content, const std::string& file);
 
 }  // namespace staircase

@@ -9,8 +9,8 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 enum class Kind { character, broken, unfinished };
 
-/// The front of some bytes: a character, the maximal subpart of one that can never be completed, or the
-/// beginning of one that ends with the bytes.
+/// The front of some bytes: a character, the maximal subpart of one that can never be completed, or an
+/// unfinished character at the end of the bytes.
 struct Front {
   Kind kind;
   std::size_t length;

@@ -1,5 +1,5 @@
-// Unicode standard, chapter 3.9, tables 3-6 and 3-7: where a form begins to take one byte more, and what its
-// bytes can be.
+// Unicode standard, chapter 3.9, tables 3-6 and 3-7: where forms become one byte longer, and which bytes they
+// can have.
 #include "common/text/utf8_ranges.h"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ void add(char32_t first, char32_t last, std::vector<std::vector<ByteRange>>& all
   for (const char32_t end : {U'\x7F', U'\x7FF', U'\xFFFF'}) {
     if (first <= end && end < last) return split_after(end);
   }
-  // One range a byte is enough only if all bytes after the first one that differs take all of their values.
+  // One range per byte is enough only if all bytes after the first one that differs take every possible
+  // value.
   for (int bits = 6; bits <= 18; bits += 6) {
     const char32_t low = (1u << bits) - 1;
     if (first >> bits == last >> bits) break;

@@ -1,4 +1,4 @@
-// The bytes of many characters at once: for automata that read text byte by byte.
+// Describes the bytes of many characters at once, for automata that read text byte by byte.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@ struct ByteRange {
   }
 };
 
-/// The UTF-8 forms of the code points from `first` to `last`, as sequences of 1 to 4 ranges. The bytes of a
-/// character fit one of these sequences, byte by byte, exactly if it is one of them. Surrogates have no form,
-/// so they are left out. U+0000 to U+10FFFF, the whole of Unicode, takes nine sequences.
+/// Returns the UTF-8 forms of the code points from `first` to `last`, as sequences of 1 to 4 byte ranges. A
+/// character is one of these code points exactly if its bytes fit one of the sequences. Surrogates have no
+/// form, so they are left out. The whole of Unicode, U+0000 to U+10FFFF, needs nine sequences.
 std::vector<std::vector<ByteRange>> utf8_ranges(char32_t first, char32_t last);
 
 }  // namespace staircase

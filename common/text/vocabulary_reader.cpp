@@ -19,7 +19,7 @@ WrittenTokens read_vocabulary(std::string_view vocab_json, const std::string& pa
   const nlohmann::json object = parse_json_object(vocab_json, path);
   WrittenTokens tokens;
   tokens.reserve(object.size());
-  std::vector<const std::string*> owner(object.size());  // by id: as many ids as tokens, so none is missing
+  std::vector<const std::string*> owner(object.size());  // by id; as many ids as tokens, so none is missing
   for (const auto& [written, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= object.size()) {
       throw Error("{}: the token {} has the id {}, not an integer from 0 to {}", path, quote(written),
@@ -36,7 +36,8 @@ WrittenTokens read_vocabulary(std::string_view vocab_json, const std::string& pa
   return tokens;
 }
 
-/// One merge per line, "left right", the first learnt first; the first line may name a version.
+/// Reads one merge per line, "left right", in the order in which they were learnt. The first line may name a
+/// version.
 void read_merges(std::string_view text, const std::string& path, MergeReader& merges) {
   for (int number = 1; !text.empty(); ++number) {
     std::string_view line = text.substr(0, text.find('\n'));
@@ -54,7 +55,7 @@ void read_merges(std::string_view text, const std::string& path, MergeReader& me
   }
 }
 
-/// Each of the 256 bytes must have a token: no file of GPT-2's kind lacks one.
+/// Throws Error unless each of the 256 bytes has a token, as in every file of GPT-2's kind.
 void check_bytes(const WrittenTokens& tokens, const std::string& path) {
   const ByteAlphabet alphabet;
   std::vector<bool> known(256);

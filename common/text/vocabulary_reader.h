@@ -1,4 +1,4 @@
-// Vocabularies and merges, as vocab.json, merges.txt and tokenizer.json write them.
+// Reads vocabularies and merges in the form of vocab.json, merges.txt and tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace staircase {
 
-/// More than any vocabulary has: a limit for the memory that a broken file makes us reserve.
+/// More tokens than any vocabulary has. This limits the memory that a broken file can make us reserve.
 constexpr int kMostTokens = 1 << 20;
 
 using WrittenTokens = std::unordered_map<std::string, int>;  // as written in the files
 
-/// Adds merges one by one, the first learnt first. If one is listed twice, the later place counts, as in
-/// tokenizers.
+/// Adds merges one by one, in the order in which they were learnt. If a merge is listed twice, the later
+/// place counts, as in Hugging Face's tokenizers.
 class MergeReader {
  public:
   MergeReader(const WrittenTokens& tokens, std::vector<TokenizerDescription::Merge>& merges)
       : tokens_(tokens), merges_(merges) {}
 
-  /// The place of a merge, for messages only.
+  /// Returns the place of a merge, for messages only.
   using Place = std::function<std::string()>;
 
   void add(const std::string& left, const std::string& right, const Place& place);
@@ -32,11 +32,11 @@ class MergeReader {
  private:
   const WrittenTokens& tokens_;
   std::vector<TokenizerDescription::Merge>& merges_;
-  std::unordered_map<std::uint64_t, std::size_t> place_of_;  // of a pair in merges_
+  std::unordered_map<std::uint64_t, std::size_t> place_of_;  // the place of a pair in merges_
   int rank_ = 0;
 };
 
-/// vocab.json and merges.txt, as GPT-2 has them. The paths are for error messages.
+/// Reads GPT-2's vocab.json and merges.txt. The paths are for error messages.
 TokenizerDescription read_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
                                            const std::string& vocab_path, const std::string& merges_path);
 

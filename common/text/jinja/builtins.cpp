@@ -22,7 +22,7 @@ std::string shown(const std::string& name) {
   return quoted(name, 40);
 }
 
-// Texts. Each keeps the origin of every byte.
+// Operations on texts. Each of them keeps the origin of every byte.
 
 const Text& text_of(const Value& value, const char* what) {
   if (!value.text()) throw Fault(fmt::format("uses {} with {} instead of a text", what, value.kind()));
@@ -36,7 +36,7 @@ std::int64_t integer_of(const Value& value, const char* what) {
 
 enum Side { kLeft = 1, kRight = 2, kBoth = 3 };
 
-/// Without white space at its ends, or without the characters of `set`.
+/// Removes white space, or the characters of `set`, from the ends of a text.
 Value stripped(const Text& text, const Value& set, int sides) {
   const bool blanks = set.is_undefined() || set.is_none();
   const std::string_view all = text.bytes;
@@ -48,7 +48,7 @@ Value stripped(const Text& text, const Value& set, int sides) {
   return text.part(begin, end);
 }
 
-/// The parts of `text` between separators, at most `most` + 1 if that is not negative.
+/// The parts of `text` between separators; at most `most` + 1 parts unless `most` is negative.
 std::vector<Text> split_at(const Text& text, const std::string& separator, std::int64_t most,
                            Budget& budget) {
   if (separator.empty()) throw Fault("splits a text at nothing");
@@ -104,7 +104,7 @@ Text joined(const std::vector<Text>& parts, const Text& between, Budget& budget)
 
 Text replaced(const Text& text, const Text& from, const Text& to, std::int64_t most, Budget& budget) {
   if (!from.bytes.empty()) return joined(split_at(text, from.bytes, most, budget), to, budget);
-  Text all;  // as in Python, between all characters
+  Text all;  // as in Python, inserts between all characters
   const std::vector<std::size_t> starts = text.characters();
   for (std::size_t i = 0; i < starts.size(); ++i) {
     if (most < 0 || static_cast<std::int64_t>(i) < most) append(all, to, budget);
@@ -114,7 +114,7 @@ Text replaced(const Text& text, const Text& from, const Text& to, std::int64_t m
   return all;
 }
 
-/// As Python's str.splitlines(), which knows more ends of lines than "\n".
+/// As Python's str.splitlines(), which has more ends of lines than "\n".
 std::vector<Text> lines_of(const Text& text, bool keep_ends, Budget& budget) {
   static const std::set<char32_t> ends = {'\n', '\r', '\v', '\f', 0x1C, 0x1D, 0x1E, 0x85, 0x2028, 0x2029};
   budget.spend_bytes(text.size());
@@ -134,7 +134,7 @@ std::vector<Text> lines_of(const Text& text, bool keep_ends, Budget& budget) {
 
 Text indented(const Text& text, const Text& indent, bool first, bool blank, Budget& budget) {
   Text ended = text;
-  append(ended, Text::of_template("\n"), budget);  // so that an empty text has a line
+  append(ended, Text::of_template("\n"), budget);  // so that an empty text also has a line
   std::vector<Text> lines = lines_of(ended, false, budget);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i == 0 ? !first : !blank && lines[i].size() == 0) continue;
@@ -145,7 +145,7 @@ Text indented(const Text& text, const Text& indent, bool first, bool blank, Budg
   return joined(lines, Text::of_template("\n"), budget);
 }
 
-/// "{}" and "{name}" of `text` filled in, as by Python's str.format().
+/// Fills in "{}" and "{name}" in `text`, as Python's str.format() does.
 Value formatted(const Text& text, const Arguments& arguments, Budget& budget) {
   Text all;
   std::size_t next = 0;
@@ -175,7 +175,7 @@ Value formatted(const Text& text, const Arguments& arguments, Budget& budget) {
   return all;
 }
 
-/// Each word with a capital first letter, like Jinja's filter: a word ends at white space and -([{<.
+/// Capitalizes the first letter of each word, like Jinja's filter: a word ends at white space and -([{<.
 Text titled(const Text& text) {
   std::string title;
   for (std::string_view rest = text.bytes; !rest.empty();) {
@@ -285,7 +285,7 @@ namespace {
 
 // Lists.
 
-/// The value that "a.b" or 1 leads to from `value`.
+/// The value at a path such as "a.b" or 1 inside `value`.
 Value at_path(Value value, const Value& path, Budget& budget) {
   if (path.is_undefined() || path.is_none()) return value;
   if (!path.text()) return item(value, path, budget);
@@ -300,7 +300,7 @@ Value at_path(Value value, const Value& path, Budget& budget) {
   return value;
 }
 
-/// The key to compare, without regard to case unless that is wanted.
+/// The key for comparisons; ignores case unless `case_sensitive` is set.
 Value sort_key(const Value& value, const Value& path, bool case_sensitive, Budget& budget) {
   const Value key = at_path(value, path, budget);
   if (!key.text() || case_sensitive) return key;
@@ -342,7 +342,7 @@ const Dict& dict_of(const Value& value, const char* what) {
   return *value.dict();
 }
 
-/// `map`: another filter, or an attribute, of each.
+/// `map`: applies another filter to each element, or reads its attribute.
 Value mapped(const Values& values, Arguments arguments, Budget& budget) {
   Values results;
   if (arguments.values.empty()) {
@@ -359,7 +359,8 @@ Value mapped(const Values& values, Arguments arguments, Budget& budget) {
   return make_list(std::move(results), budget, Kind::kIterator);
 }
 
-/// `select` and similar filters: the elements whose test, perhaps of an attribute, is `wanted`.
+/// `select` and similar filters: keeps the elements for which a test, perhaps of an attribute, has the wanted
+/// result.
 Value selected(const Values& values, const std::string& filter, Values arguments, Budget& budget) {
   const bool wanted = filter.starts_with("select");
   Value path;
@@ -420,8 +421,8 @@ Value absolute(const Value& value) {
   return *value.integer() < 0 ? integers("-", 0, *value.integer()) : Value(*value.integer());
 }
 
-/// The text of a number, without white space and a "+". Python also reads digits of other scripts and
-/// "1_000".
+/// The text of a number, without white space and "+". Rejects digits of other scripts and "1_000", which
+/// Python would also read.
 std::string digits_of(const Text& text) {
   const Value bare = stripped(text, {}, kBoth);
   std::string digits = bare.text()->bytes;
@@ -469,13 +470,13 @@ Value to_float(const Value& value, const Value& otherwise) {
 
 // Methods, filters and tests by name.
 
-/// One call of a method or filter: of what, and the values of its parameters.
+/// One call of a method or filter: the value that it is called on, and the values of its parameters.
 struct Call {
   const Value& self;
   const Values& given;
   Budget& budget;
 
-  /// What a text's method or a text filter works with: any value as a text.
+  /// The value as a text, for the methods of texts and for text filters.
   Text text() const {
     Text text = to_text(self, budget);
     budget.spend_bytes(text.size());
@@ -485,7 +486,7 @@ struct Call {
 };
 
 struct Callable {
-  std::vector<std::string> parameters;  // as of bind()
+  std::vector<std::string> parameters;  // as bind() takes them
   Value (*run)(const Call& call);
 };
 using Callables = std::map<std::string, Callable>;
@@ -511,7 +512,7 @@ Value json_of(const Call& call) {
   return to_json(call.self, style, call.budget);
 }
 
-/// The text, rewritten by `change`: to_lower and the like.
+/// Applies `change` to the text: to_lower and the like.
 template <std::string (*change)(std::string_view)>
 Value changed(const Call& call) {
   const Text text = call.text();
@@ -527,13 +528,13 @@ Value split(const Call& call) {
                  call.budget);
 }
 
-/// The first in order; with `reverse`, the last.
+/// The smallest element; with `reverse`, the largest.
 Value extreme(const Call& call, bool reverse) {
   const Values all = sorted(call.elements(), call.given[1], is_true(call.given[0]), reverse, call.budget);
   return all.empty() ? Value(Undefined{"an item of an empty list"}) : all.front();
 }
 
-/// The elements of what is no iterator.
+/// The elements of a value. Throws Fault for an iterator.
 Values lasting_elements(const Call& call, const char* filter) {
   if (call.self.sequence() && call.self.sequence()->kind == Kind::kIterator)
     throw Fault(fmt::format("uses {} on {}", filter, kIteratorInMessages));
@@ -720,7 +721,7 @@ const Callables kFilters = {
     {"upper", {{}, changed<to_upper>}},
 };
 
-/// Calls `name`. An undefined argument must not pass for one that is missing.
+/// Calls `name`. An undefined argument must not count as a missing one.
 Value call(const Callables& all, const std::string& name, const Value& self, Arguments given,
            Budget& budget) {
   static const std::set<std::string> take_undefined = {"default", "get", "join", "replace"};
@@ -739,7 +740,8 @@ Value call(const Callables& all, const std::string& name, const Value& self, Arg
   return callable.run({self, bind(callable.parameters, std::move(given), name), budget});
 }
 
-/// Members of Python's types that are not known here. They are not undefined, so no template may think so.
+/// Whether Python's type has this member, but this implementation does not. Such a member must not appear to
+/// be undefined.
 bool is_unknown_member(const Value& self, const std::string& name) {
   static const std::set<std::string> of_texts = {
       "casefold",  "center",       "encode",       "expandtabs", "find",    "format_map",   "index",
@@ -758,7 +760,7 @@ bool is_unknown_member(const Value& self, const std::string& name) {
          (self.dict() && name == "fromkeys");
 }
 
-/// Forbidden by the sandbox of transformers: a template may not change lists and dicts.
+/// Whether the method changes a list or a dict, which transformers' sandbox forbids.
 bool changes(const Value& self, const std::string& name) {
   static const std::set<std::string> of_lists = {"append", "clear",  "extend",  "insert",
                                                  "pop",    "remove", "reverse", "sort"};
@@ -850,7 +852,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
   };
   const std::int64_t stride = std::clamp(part(step, 1), -size - 1, size + 1);
   if (stride == 0) throw Fault("takes a slice with a step of 0");
-  // As in Python: a negative index counts from the end, and an index outside is moved to the edge.
+  // As in Python, a negative index counts from the end, and an index outside of the list moves to its edge.
   const std::int64_t lowest = stride > 0 ? 0 : -1, highest = stride > 0 ? size : size - 1;
   const auto place = [&](const Value& given, std::int64_t otherwise) {
     const std::int64_t at = part(given, otherwise);
@@ -898,7 +900,7 @@ Value concatenated(const Text& a, const Text& b, Budget& budget) {
   return all;
 }
 
-/// As Python's sameas, of which only what needs no identity is known.
+/// As Jinja's sameas, but only for values that can be compared without identity.
 bool same(const Value& a, const Value& b, Budget& budget) {
   if (std::string_view(a.kind()) != b.kind()) return false;
   if (!a.as<bool>() && !a.is_none()) throw Fault(fmt::format("uses sameas with {}", a.kind()));
@@ -909,7 +911,7 @@ bool is_divisible(const Value& a, std::int64_t b, const char* test) {
   return *integers("%", integer_of(a, test), b).integer() == 0;
 }
 
-// "is" and the name of a test.
+// The tests without arguments, by the name after "is".
 const std::map<std::string, bool (*)(const Value& value, Budget& budget)> kTests = {
     {"boolean", [](const Value& value, Budget&) { return value.as<bool>() != nullptr; }},
     {"callable", [](const Value& value, Budget&) { return value.function() || value.is_undefined(); }},
@@ -941,7 +943,7 @@ const std::map<std::string, bool (*)(const Value& value, Budget& budget)> kTests
      [](const Value& value, Budget& budget) { return has_only_case(to_text(value, budget).bytes, false); }},
 };
 
-// Tests that compare with one other value.
+// The tests that compare with one other value.
 const std::map<std::string, bool (*)(const Value& a, const Value& b, Budget& budget)> kComparisons = {
     {"divisibleby", [](const Value& a, const Value& b,
                        Budget&) { return is_divisible(a, integer_of(b, "divisibleby"), "divisibleby"); }},
@@ -955,7 +957,7 @@ const std::map<std::string, bool (*)(const Value& a, const Value& b, Budget& bud
     {"sameas", same},
 };
 
-/// Of a filter or test that has several.
+/// The usual name of a filter or test that has several names.
 const std::string& usual_name(const std::string& name) {
   static const std::map<std::string, std::string> others = {
       {"d", "default"},  {"count", "length"},   {"e", "escape"}, {"==", "eq"},
@@ -1011,7 +1013,7 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Budget& bu
 Value apply_filter(const std::string& name, const Value& input, Arguments arguments, Budget& budget) {
   budget.spend_steps();
   const std::string& known = usual_name(name);
-  // As in Jinja, these leave out empty values without an evaluation, including none.
+  // As in Jinja, these filters skip values that count as false, including none.
   const auto all = [&] { return is_true(input) ? elements(input, budget) : Values(); };
   if (known == "map") return mapped(all(), std::move(arguments), budget);
   if (known == "select" || known == "reject" || known == "selectattr" || known == "rejectattr") {

@@ -1,5 +1,5 @@
-// Everything that a template can call: the filters, tests and methods of Jinja and Python that chat templates
-// use.
+// Everything that a template can call: the filters and tests of Jinja and the methods of Python that chat
+// templates use.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace staircase::jinja {
 
-/// `arguments` in the order of `parameters`, whose optional ones begin with "?"; missing ones are undefined.
-/// Throws Fault if they do not fit. `callee` is for the message.
+/// Returns `arguments` in the order of `parameters`. The name of an optional parameter begins with "?", and
+/// its value is undefined if the argument is missing. Throws Fault if the arguments do not fit. `callee` is
+/// for the message.
 std::vector<Value> bind(const std::vector<std::string>& parameters, Arguments arguments,
                         const std::string& callee);
 
@@ -21,7 +22,8 @@ Value apply_filter(const std::string& name, const Value& input, Arguments argume
 bool apply_test(const std::string& name, const Value& input, const std::vector<Value>& arguments,
                 Budget& budget);
 
-/// value.name and value[key]: undefined if there is none. Throws Fault if `value` is undefined itself.
+/// value.name and value[key]; undefined if `value` has no such attribute or item. Throws Fault if `value`
+/// itself is undefined.
 Value attribute(const Value& value, const std::string& name, Budget& budget);
 Value item(const Value& value, const Value& key, Budget& budget);
 

@@ -18,9 +18,9 @@ namespace jinja {
 
 namespace {
 
-/// How deep evaluation may nest: expressions and blocks, through all active macros.
+/// How deep expressions and blocks may nest during evaluation, counted through all active macros.
 constexpr int kMostDepth = 500;
-/// As in Jinja's sandbox.
+/// The limit of Jinja's sandbox.
 constexpr std::int64_t kLongestRange = 100'000;
 
 /// The variables of a block, searched before those of the blocks around it.
@@ -52,7 +52,7 @@ class Interpreter {
     define("strftime_now", [this](Arguments arguments) { return strftime_now(std::move(arguments)); });
   }
 
-  /// A namespace may hold itself.
+  /// A namespace may contain itself, so clearing all of them breaks the cycles.
   ~Interpreter() {
     for (const auto& name_space : namespaces_) name_space->attributes.items.clear();
   }
@@ -67,7 +67,7 @@ class Interpreter {
   }
 
  private:
-  /// Counts the evaluations in progress.
+  /// Counts the nested evaluations in progress.
   struct Level {
     explicit Level(Interpreter& interpreter) : depth(interpreter.depth_) {
       if (depth >= kMostDepth) throw Fault("is nested too deeply, perhaps by a macro that calls itself");
@@ -77,7 +77,7 @@ class Interpreter {
     int& depth;
   };
 
-  /// Variables that end with a block.
+  /// A scope for variables that end with a block.
   class Inner {
    public:
     Inner(Interpreter& interpreter, std::shared_ptr<Scope> outer)
@@ -91,7 +91,7 @@ class Interpreter {
     std::shared_ptr<Scope> saved_;
   };
 
-  // The functions that every template has.
+  // The functions that every template can call.
 
   template <typename Call>
   void define(const std::string& name, Call call) {
@@ -206,7 +206,7 @@ class Interpreter {
     return execute(node.body);
   }
 
-  /// The text of a body, after the filters that are its child.
+  /// The text of a body, after the filters in the node's child.
   Value captured(const Node& node) {
     const Inner inner(*this);
     scope_->variables[""] = text_of(node.body);
@@ -264,12 +264,13 @@ class Interpreter {
     return Flow::kNext;
   }
 
-  /// A macro sees the variables of the block that defines it, with their values when it is called.
+  /// Defines a macro. It sees the variables of the block that defines it, with their values at the time of a
+  /// call.
   Flow macro(const Node& node) {
     std::vector<std::string> parameters = node.names;
     for (std::string& parameter : parameters) parameter.insert(parameter.begin(), '?');
     const std::size_t first_default = parameters.size() - node.children.size();
-    std::weak_ptr<Scope> home = scope_;  // which holds the macro, so the macro must not hold its home
+    std::weak_ptr<Scope> home = scope_;  // weak, because the scope holds the macro
     const auto call = [this, &node, parameters, home, first_default](Arguments arguments) -> Value {
       const std::shared_ptr<Scope> outer = home.lock();
       if (!outer) throw Fault(fmt::format("calls the macro {}, whose block is over", quoted(node.name, 40)));
@@ -278,7 +279,7 @@ class Interpreter {
       for (const auto& argument : arguments.named) named.insert(argument.first);
       std::vector<Value> values = bind(parameters, std::move(arguments), node.name);
       const Inner inner(*this, outer);
-      // There are never more arguments than parameters, and never a caller.
+      // There are never extra arguments and never a caller.
       scope_->variables = {{"varargs", make_list({}, budget_, Sequence::Kind::kTuple)},
                            {"kwargs", make_dict({}, budget_)},
                            {"caller", Undefined{"caller"}}};
@@ -329,7 +330,7 @@ class Interpreter {
     return values;
   }
 
-  /// An operation whose operands are evaluated.
+  /// Computes an operation on evaluated operands.
   Value of_operands(const Node& node, std::vector<Value> operands) {
     switch (node.kind) {
       case Node::Kind::kAttribute:
@@ -361,7 +362,7 @@ class Interpreter {
     return found ? *found : Value(Undefined{name});
   }
 
-  /// As in Python, one of the two values.
+  /// "and" and "or": as in Python, the result is one of the two values.
   Value either(const Node& node, bool first_if) {
     Value first = evaluate(node.children[0]);
     return is_true(first) == first_if ? first : evaluate(node.children[1]);

@@ -22,7 +22,7 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_';
 }
 
-/// A single kind of newline, and none at the end.
+/// Converts all newlines to one kind, and removes one at the end.
 std::string normalized(std::string_view source) {
   std::string text;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -171,7 +171,7 @@ class Lexer {
     push_to(kind, end);
   }
 
-  /// A literal, with Python's escapes.
+  /// Reads a string literal with Python's escapes.
   void string() {
     std::string text;
     std::size_t i = at_ + 1;
@@ -201,7 +201,7 @@ class Lexer {
       } else if (is_digit(c) || c == 'N' || static_cast<unsigned char>(c) >= 0x80) {
         fail(fmt::format("has a string with \\{}, which is not known here",
                          first_character(std::string_view(source_).substr(i))));
-      } else if (c != '\n') {  // one at the end of a line continues it
+      } else if (c != '\n') {  // a backslash at the end of a line continues the string
         text.append({'\\', c});
       }
     }

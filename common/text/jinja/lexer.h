@@ -26,9 +26,9 @@ struct Token {
   int line;
 };
 
-/// As Jinja with trim_blocks and lstrip_blocks: the newline after a block goes, and so do the blanks before
-/// it if nothing else is on its line. A sign at a tag ("-" takes all white space, "+" none) overrides both.
-/// Throws Error with the line.
+/// Splits a template like Jinja with trim_blocks and lstrip_blocks: removes the newline after a block, and
+/// the blanks before it if nothing else precedes it on its line. A sign at a tag overrides both: "-" removes
+/// all white space, "+" removes none. Throws Error with the line.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace staircase::jinja

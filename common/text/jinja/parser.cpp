@@ -26,7 +26,7 @@ class Parser {
   std::vector<Node> run() { return statements({}); }
 
  private:
-  /// Counts how deeply the parser itself is nested.
+  /// Counts how deeply the parser itself nests.
   struct Level {
     explicit Level(Parser& parser) : parser(parser) {
       if (++parser.level_ > kMostNesting) parser.fail("is nested too deeply");
@@ -70,7 +70,7 @@ class Parser {
     return next().text;
   }
 
-  /// The name of a variable to set.
+  /// Reads the name of a variable to set.
   std::string expect_target() {
     if (is_word_of({"true", "True", "false", "False", "none", "None"}))
       fail(fmt::format("sets {}, which is a constant", shown(now())));
@@ -118,7 +118,7 @@ class Parser {
     return node(kind, std::move(name), std::move(all));
   }
 
-  /// A chain of operators makes a deep tree without nesting the parser.
+  /// Checks the depth of a tree: a chain of operators makes a deep tree without nesting the parser.
   Node measured(Node made) const {
     for (const auto* nodes : {&made.children, &made.body, &made.otherwise}) {
       for (const Node& below : *nodes) made.depth = std::max(made.depth, below.depth + 1);
@@ -135,7 +135,7 @@ class Parser {
 
   // Statements.
 
-  /// Up to a tag that begins with one of `ends`, which is then the current token.
+  /// Reads statements up to a tag that begins with one of `ends`, which is then the current token.
   std::vector<Node> statements(std::initializer_list<std::string_view> ends) {
     const Level level(*this);
     std::vector<Node> body;
@@ -156,7 +156,7 @@ class Parser {
     return body;
   }
 
-  /// The statements up to {% end %}.
+  /// Reads the statements up to {% end %}.
   std::vector<Node> block(std::string_view end) {
     expect_end(Kind::kBlockEnd);
     std::vector<Node> body = statements({end});
@@ -267,7 +267,7 @@ class Parser {
     return made;
   }
 
-  /// "a", "a, b" or "(a, b)".
+  /// Reads "a", "a, b" or "(a, b)".
   std::vector<std::string> targets() {
     const bool in_parentheses = take_sign("(");
     std::vector<std::string> names = {expect_target()};
@@ -278,7 +278,7 @@ class Parser {
 
   // Expressions, from the loosest to the tightest.
 
-  /// An expression, or several with commas: a tuple.
+  /// Reads an expression, or several with commas between them: a tuple.
   Node tuple_or(Node (Parser::*element)()) {
     Node first = (this->*element)();
     if (!is_sign(",")) return first;
@@ -338,7 +338,7 @@ class Parser {
     return measured(std::move(made));
   }
 
-  /// One or more `operand`s with any of `signs` between them, left to right.
+  /// Reads one or more operands with any of `signs` between them, grouped from left to right.
   Node chain(Node (Parser::*operand)(), std::initializer_list<std::string_view> signs) {
     Node made = (this->*operand)();
     while (true) {
@@ -436,7 +436,7 @@ class Parser {
     return measured(std::move(made));
   }
 
-  /// Attributes, items and calls after `made`.
+  /// Reads attributes, items and calls after `made`.
   Node postfix(Node made) {
     while (true) {
       if (take_sign(".")) {
@@ -458,7 +458,7 @@ class Parser {
 
   Node item(Node made) {
     std::vector<Node> parts;
-    bool after_colon = true;  // a part may come here
+    bool after_colon = true;  // whether a part may come here
     bool slice = false;
     while (!take_sign("]")) {
       if (take_sign(":")) {
@@ -480,7 +480,7 @@ class Parser {
                    std::move(parts[2]));
   }
 
-  /// The arguments in parentheses after `made`, which takes them as its children.
+  /// Reads arguments in parentheses after `made`, which gets them as children.
   Node arguments(Node made) {
     bool first = true;
     while (!take_sign(")")) {
@@ -499,7 +499,7 @@ class Parser {
     return measured(std::move(made));
   }
 
-  /// Filters and tests after `made`. After {% filter, the first one has no "|".
+  /// Reads filters and tests after `made`. After {% filter, the first filter has no "|".
   Node filters(Node made, bool begins) {
     while (true) {
       if (begins || take_sign("|")) {

@@ -136,7 +136,7 @@ std::string utf8(char32_t c) {
 }
 
 std::optional<double> decimal(std::string_view digits) {
-  // What strtod accepts in addition: leading blanks and a +, hexadecimal digits, and nan(1).
+  // Rejects what only strtod accepts: leading blanks and a +, hexadecimal digits, and nan(1).
   if (digits.empty() || digits[0] == '+' || spaces_in_front(digits) > 0) return {};
   if (digits.find_first_of("xX(") != digits.npos) return {};
   const std::string text(digits);
@@ -148,7 +148,7 @@ std::optional<double> decimal(std::string_view digits) {
   return number;
 }
 
-// Upper and lower case, as Python has them: a letter may become several, and its neighbours may matter.
+// Upper and lower case as in Python: a letter may become several, and its neighbours may matter.
 
 namespace {
 
@@ -172,7 +172,7 @@ char32_t simple_lower(char32_t c) {
   return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
 }
 
-/// The letters that a small letter becomes where case is to be ignored: "ss" of "ß". One for most.
+/// The letters that replace a letter when case is ignored: "ss" for "ß", but a single letter for most.
 std::vector<char32_t> folded(char32_t c) {
   utf8proc_int32_t letters[4];
   int boundary = 0;
@@ -181,7 +181,7 @@ std::vector<char32_t> folded(char32_t c) {
   return {letters, letters + std::max<utf8proc_ssize_t>(count, 0)};
 }
 
-/// Letters that have a case without being of the categories for it: ª, º, Ⅷ, ⓐ and their like.
+/// Whether a letter has a case although it is not in the categories for case: ª, º, Ⅷ, ⓐ and the like.
 bool has_other_case(char32_t c) {
   return c == 0xAA || c == 0xBA || (c >= 0x2160 && c <= 0x217F) || (c >= 0x24B6 && c <= 0x24E9) ||
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
@@ -191,7 +191,7 @@ bool is_small(char32_t c) {
   return category(c) == UTF8PROC_CATEGORY_LL;
 }
 
-/// A pair of letters of which the first is large: ǅ, ᾼ.
+/// Whether the character is a pair of letters with a capital first one: ǅ, ᾼ.
 bool is_title_letter(char32_t c) {
   return category(c) == UTF8PROC_CATEGORY_LT;
 }
@@ -200,12 +200,12 @@ bool is_cased(char32_t c) {
   return is_small(c) || category(c) == UTF8PROC_CATEGORY_LU || is_title_letter(c) || has_other_case(c);
 }
 
-/// Some of these have a case, which utf8proc does not know.
+/// Whether the character may have a case that utf8proc does not know.
 bool may_be_cased(char32_t c) {
   return category(c) == UTF8PROC_CATEGORY_LM || c == kIotaBelow || has_other_case(c);
 }
 
-/// Marks, modifiers and punctuation within words, which a final sigma does not see.
+/// Whether the rule for a final sigma ignores the character: marks, modifiers and punctuation within words.
 bool is_ignored(char32_t c) {
   static constexpr std::u32string_view kWithinWords =
       U"'.:^`\u00A8\u00AF\u00B4\u00B7\u00B8\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07"
@@ -287,7 +287,7 @@ std::string upper(char32_t c) {
   return mapped;
 }
 
-/// For the first letter of a word: "Ss" of "ß".
+/// The form of a letter at the beginning of a word: "Ss" for "ß".
 std::string title(char32_t c) {
   const char32_t simple = simple_title(c);
   const std::vector<char32_t> letters = folded(c);
@@ -302,7 +302,7 @@ std::string title(char32_t c) {
   return mapped;
 }
 
-/// Of the character at `i`: a sigma at the end of a word has a form of its own.
+/// The lower case of the character at `i`. A sigma at the end of a word has its own form.
 std::string lower(const std::u32string& text, std::size_t i) {
   if (text[i] == 0x130) return "i\u0307";
   if (text[i] != kSigma) return utf8(simple_lower(text[i]));

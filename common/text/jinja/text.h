@@ -1,5 +1,5 @@
-// A text that remembers who wrote each of its bytes: the template, or the data that it was given. Only text
-// from the template may become a special token, so every operation on texts keeps the origins.
+// A text that records the origin of each byte: the template, or the data that the template was given. Only
+// text from the template may become a special token, so every operation on texts keeps the origins.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,13 @@ struct Text {
 
   std::string bytes;
   std::string origins;   ///< kTemplate or kData for each byte
-  bool is_html = false;  ///< made by the filters `safe` and `escape`: `+` escapes the text that is added
+  bool is_html = false;  ///< made by the filters `safe` and `escape`, so `+` escapes the other text
 
   static Text of_template(std::string bytes);
   static Text of_data(std::string bytes);
 
-  /// The origin of `sources` after an operation mixes their bytes: the template's only if all are.
+  /// A text whose bytes an operation mixed from `sources`. Its origin is the template only if all sources are
+  /// the template's.
   static Text mixed(std::string bytes, const std::vector<const Text*>& sources);
 
   std::size_t size() const { return bytes.size(); }
@@ -34,27 +35,28 @@ struct Text {
   Text part(std::size_t begin, std::size_t end) const;
   void append(const Text& other);
 
-  /// The start of each character, and the end of the last.
+  /// The start of each character, then the end of the last one.
   std::vector<std::size_t> characters() const;
 };
 
-/// The bytes of white space, as in Python's str.isspace(), at the front and at the back.
+/// The number of bytes of white space at the front of a text, and at its back. White space is defined as in
+/// Python's str.isspace().
 std::size_t spaces_in_front(std::string_view text);
 std::size_t spaces_at_back(std::string_view text);
 
-/// The bytes at the front, or at the back, that are characters of `set`.
+/// The number of bytes at the front of a text, or at its back, that are characters of `set`.
 std::size_t span_in_front(std::string_view text, std::string_view set);
 std::size_t span_at_back(std::string_view text, std::string_view set);
 
 std::string_view first_character(std::string_view text);
 std::string_view last_character(std::string_view text);
 
-/// The number of a character of valid UTF-8, and back.
+/// The code point of a character in UTF-8, and the reverse.
 char32_t code_point(std::string_view character);
 std::string utf8(char32_t code_point);
 
-/// The number that all of `digits` spell, with or without a fraction or an exponent; nothing if they spell
-/// none that a double holds. Some standard libraries lack std::from_chars for it.
+/// The number that all of `digits` spell, with or without a fraction or an exponent; nothing if they are not
+/// a number that a double can hold. Some standard libraries lack std::from_chars for double.
 std::optional<double> decimal(std::string_view digits);
 
 /// As Python's str.upper(), lower(), capitalize() and title(). Without utf8proc, they throw Fault for letters
@@ -64,8 +66,8 @@ std::string to_lower(std::string_view text);
 std::string to_capitalized(std::string_view text);
 std::string to_title(std::string_view text);
 
-/// As Python's str.islower() or isupper(): whether all letters that have a case have this one, and one has.
-/// Throws Fault for modifier letters, whose case is not known here.
+/// As Python's str.islower() or isupper(): whether at least one letter has a case, and all of those have this
+/// one. Throws Fault for modifier letters, whose case is not known here.
 bool has_only_case(std::string_view text, bool small);
 
 }  // namespace staircase::jinja

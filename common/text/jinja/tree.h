@@ -9,7 +9,7 @@
 
 namespace staircase::jinja {
 
-/// How deep a tree may be: an expression in an expression, a block in a block.
+/// How deep a tree may be: expressions inside expressions, blocks inside blocks.
 constexpr int kMostNesting = 200;
 
 struct Node {
@@ -51,9 +51,9 @@ struct Node {
   int line = 0;
   std::string name;
   Value value;
-  std::vector<std::string> names;  // of a call: those of its last arguments
+  std::vector<std::string> names;  // for a call, the names of its last arguments
   std::vector<Node> children, body, otherwise;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // the depth of the tree below
 };
 
 /// Throws Error with one sentence and the line.

@@ -146,7 +146,7 @@ bool is_true(const Value& value) {
 
 namespace {
 
-/// Of two numbers; an integer is never rounded to compare it with a fraction.
+/// The order of two numbers. An integer is never rounded to compare it with a fraction.
 std::partial_ordering ordered(const Value& a, const Value& b) {
   if (a.integer() && b.integer()) return *a.integer() <=> *b.integer();
   if (a.integer()) return 0 <=> ordered(b, a);
@@ -253,7 +253,7 @@ std::size_t length(const Value& value) {
 
 namespace {
 
-/// Bytes that grow within the budget.
+/// Collects bytes within the budget.
 class Writer {
  public:
   explicit Writer(Budget& budget) : budget_(budget) {}
@@ -270,7 +270,7 @@ class Writer {
   std::string bytes_;
 };
 
-/// The shortest digits that read back as the same number, as Python writes them.
+/// The shortest digits that read back as the same number, in Python's format.
 std::string digits(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
@@ -279,7 +279,8 @@ std::string digits(double number) {
   return text;
 }
 
-/// The larger ranges of characters that Python's repr() escapes: those without a glyph.
+/// Whether Python's repr() writes the character unescaped. Checks only the larger ranges of characters
+/// without a glyph.
 bool is_printable(char32_t c) {
   static constexpr std::pair<char32_t, char32_t> kRanges[] = {
       {0x0, 0x1F},      {0x7F, 0xA0},     {0xAD, 0xAD},     {0x600, 0x605},   {0x61C, 0x61C},
@@ -333,7 +334,7 @@ std::string python_quoted(std::string_view text) {
       });
 }
 
-/// As Python's repr(): texts in quotation marks.
+/// Writes a value as Python's repr() does, with texts in quotation marks.
 void write_python(Writer& out, const Value& value) {
   out.budget().spend_steps();
   if (value.text()) {

@@ -1,5 +1,5 @@
-// The values of a template's expressions, with their meaning in Python. All but namespaces are immutable, so
-// they are shared and never copied.
+// The values of a template's expressions, which behave as in Python. All values except namespaces are
+// immutable, so they are shared and never copied.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace staircase::jinja {
 
-/// How deep lists and dicts may nest, so that walks over them end.
+/// How deep lists and dicts may nest, so that recursion over them is bounded.
 constexpr int kMostValueNesting = 200;
 
-/// A template's budget. Each count goes down; below zero, the template ends.
+/// What a template may still spend. If a count falls below zero, the template ends.
 struct Budget {
   std::int64_t steps, bytes;
 
   void spend_steps(std::size_t count = 1);
-  /// For new texts and lists: their bytes, and a step for each 64 of them.
+  /// Pays for new texts and lists: their bytes, and one step per 64 bytes.
   void spend_bytes(std::size_t count);
-  /// For a search for a text of `b` bytes in one of `a`.
+  /// Pays for the search for a text of `b` bytes in a text of `a` bytes.
   void spend_product(std::size_t a, std::size_t b);
 };
 
@@ -68,9 +68,9 @@ class Value {
     return std::get_if<T>(&content_);
   }
 
-  /// An integer, or true or false as 1 or 0.
+  /// The value as an integer, if it is one; true and false count as 1 and 0.
   std::optional<std::int64_t> integer() const;
-  /// Any number.
+  /// The value as a number, if it is one.
   std::optional<double> real() const;
 
   /// "text", "list", ... for messages.
@@ -90,8 +90,9 @@ class Value {
 };
 
 struct Sequence {
-  /// A range has all of a list, but is none and has another text. A view, such as dict.items(), has a length
-  /// but no items; an iterator, such as a filter makes, has neither.
+  /// A range can do what a list can, but is not a list and has another text. A view, such as dict.items(),
+  /// has a length but cannot be indexed; an iterator, such as the result of a filter, has neither a length
+  /// nor indices.
   enum class Kind { kList, kTuple, kRange, kView, kIterator };
 
   std::vector<Value> items;
@@ -103,7 +104,7 @@ struct Sequence {
 constexpr const char* kIteratorInMessages = "a range or what a filter made; |list makes a list of it";
 
 struct Dict {
-  std::vector<std::pair<Value, Value>> items;  // in the order of writing
+  std::vector<std::pair<Value, Value>> items;  // in the order of insertion
   int depth = 1;
 
   const Value* find(const Value& key, Budget& budget) const;
