@@ -1,4 +1,4 @@
-// Masks the tokens after which a text can no longer become one of those that are allowed.
+// Masks every token after which the text can no longer become an allowed one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// For an option that decides where a text ends.
+/// Rejects options and models that conflict with an option that decides where a text ends.
 inline void require_an_end(OptionSink& sink, const std::string& name, const RowOptions& row,
                            const std::function<bool()>& is_on) {
   sink.refuse_if([=, &row] { return is_on() && (row.stopping.ignore_eos || row.length.min_new_tokens > 0); },
@@ -25,8 +25,8 @@ inline void require_an_end(OptionSink& sink, const std::string& name, const RowO
   });
 }
 
-/// Keeps the logits, [vocab_size], of the tokens with which `text`, the new tokens so far, can still become
-/// one of the `allowed` texts. One of these may end.
+/// Keeps the logits, [vocab_size], of tokens that continue `text`, the new tokens so far, towards one of the
+/// `allowed` texts; masks the others. Keeps end-of-text tokens if `text` is itself an allowed text.
 template <typename Allowed>
 void keep_allowed(std::span<float> logits, std::span<const int> text, const Allowed& allowed,
                   const Tokenizer& tokenizer, const EndTokens& ends) {

@@ -1,4 +1,4 @@
-// How much memory the beams of a search need, before any of them is computed.
+// Computes how much memory the beams of a search need, before it runs.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,15 @@
 
 namespace staircase {
 
-/// The most rows that a pass of a beam search computes: as many as there are beams, or as there are texts
-/// before the last new token, vocab_size^(max_new_tokens - 1).
+/// The maximum number of rows in a pass of a beam search: num_beams, or fewer if only
+/// vocab_size^(max_new_tokens - 1) texts are possible before the last new token.
 std::int64_t beam_rows(const ModelConfig& config, int num_beams, int max_new_tokens);
 
-/// Bytes of the intermediate results of that many rows, each with that many tokens and the logits of its
-/// last.
+/// Bytes of the intermediate results of `rows` rows, each with `tokens` tokens and logits for the last one.
 std::size_t row_bytes(const ModelConfig& config, std::int64_t rows, int tokens);
 
-/// Before the weights of the model are read, prints what more than one row needs, and throws UsageError if
-/// this machine has not that much memory.
+/// Adds a check before the model's weights are read: it prints what more than one row needs, and throws
+/// UsageError if this machine has less memory.
 void limit_beams(OptionSink& sink, const int& num_beams, const int& max_new_tokens);
 
 }  // namespace staircase

@@ -26,12 +26,12 @@ void ConstrainedModel::mask(std::span<float> logits, const FedTokens& fed) {
   const std::size_t rows = logits.size() / vocab_size_, first = text_.size() + 1 - rows;
   if (!prompt_) prompt_ = first;
   if (first < *prompt_) throw Error("a text is shorter than the prompt before it: begin() is missing");
-  // What was rejected has left the text, and the places after it with it.
+  // Rejected tokens have left the text, so the places after them go too.
   if (fed.position >= *prompt_) places_.resize(std::min(places_.size(), fed.position - *prompt_ + 1));
   const auto is_end = [&](int token) { return ends_.contains(token); };
   for (std::size_t r = 0; r < rows; ++r) {
     const auto text = std::span<const int>(text_).subspan(*prompt_, first + r - *prompt_);
-    // After the end, and after a draft that is not allowed, no token will be kept.
+    // No token after an end-of-text token or a forbidden draft will be kept.
     if (std::ranges::any_of(text, is_end)) return;
     if (r > 0 && logits[(r - 1) * vocab_size_ + static_cast<std::size_t>(text.back())] == kMasked) return;
     Constraint::Place place = places_.back();

@@ -1,4 +1,4 @@
-// A model that is offered only the tokens of a constraint: whatever decodes one text with it, obeys.
+// Restricts a model to the tokens that a constraint allows, for any code that decodes one sequence.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,22 @@
 
 namespace staircase {
 
-/// Masks the logits of each pass of a single sequence, before all else that chooses a token. It knows the
-/// text from what is fed. So each row of a pass is masked for the text up to it, drafts included, and a cache
-/// that was cut back takes the state back with it. A target and its draft model each have one of these, with
-/// the same constraint.
+/// Masks the logits of each pass over a single sequence, before any other option chooses a token. It derives
+/// the text from the tokens fed, so each row of logits is masked for the text up to it, drafts included. When
+/// the cache is truncated, the state goes back with it. A target and its draft model each need one of these,
+/// with the same constraint.
 ///
-/// The cache may slide, but must not be filled with a window anew: then the text has lost its beginning.
+/// The cache may slide, but must not be refilled with a window, which would lose the text's beginning.
 class ConstrainedModel {
  public:
-  /// `model` must outlive this object, and this object all passes of the model.
+  /// `model` must outlive this object, and this object must outlive all passes of the model.
   ConstrainedModel(Model& model, std::shared_ptr<Constraint> constraint);
 
   ConstrainedModel(const ConstrainedModel&) = delete;
   ConstrainedModel& operator=(const ConstrainedModel&) = delete;
 
-  /// The next pass is the first of a new text: its first logits are those after the prompt. To begin with, it
-  /// is so.
+  /// Starts a new text: the first logits of the next pass are those after its prompt. The first text needs no
+  /// call.
   void begin();
 
  private:
@@ -35,9 +35,9 @@ class ConstrainedModel {
   const EndTokens ends_;
   const std::size_t vocab_size_;
   const std::shared_ptr<Constraint> constraint_;
-  std::vector<int> text_ = {};                // the prompt, and after it the new tokens
-  std::optional<std::size_t> prompt_ = {};    // its length
-  std::vector<Constraint::Place> places_{1};  // after the first 0, 1, 2 … new tokens
+  std::vector<int> text_ = {};                // the prompt, then the new tokens
+  std::optional<std::size_t> prompt_ = {};    // the prompt's length
+  std::vector<Constraint::Place> places_{1};  // the place after 0, 1, 2 … new tokens
 };
 
 }  // namespace staircase

@@ -20,7 +20,7 @@ std::size_t parts_in(const RegexPart& part) {
   return count;
 }
 
-/// Of this thread: other programs on a busy machine take no time from a text.
+/// Processor time of this thread, so other programs do not use up a text's time limit.
 std::chrono::nanoseconds processor_time() {
   std::timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -55,7 +55,7 @@ std::shared_ptr<Constraint> Constraint::of_json_schema(std::string_view schema,
   return of_grammar(json_schema_rules(schema, written_members), std::move(tokens));
 }
 
-/// The first mask is computed here, so what no token can begin is refused at once.
+/// Computes the first mask, so a constraint that no token can begin is rejected immediately.
 Constraint::Constraint(GrammarRules rules, std::shared_ptr<const SortedTokens> tokens)
     : rules_(std::make_shared<const GrammarRules>(std::move(rules))),
       automaton_(rules_),
@@ -66,7 +66,7 @@ Constraint::Constraint(GrammarRules rules, std::shared_ptr<const SortedTokens> t
     if (borders[byte]) ++classes_;
     class_of_[byte] = classes_;
   }
-  ++classes_;  // they are counted from 0
+  ++classes_;  // classes are counted from 0
   const auto one_of_each_class = [&](const ByteRange& range) {
     std::string bytes;
     for (int byte = range.first; byte <= range.last; ++byte)
@@ -123,8 +123,8 @@ int Constraint::after(int state, char byte) {
   return next_[place] = next;
 }
 
-/// The characters that lead a state back to what it reads now. All stacks that read the same part next share
-/// them. Without is_back, they are looked for only where a repetition is read, of which there are few.
+/// The characters that lead a state back to the part it reads now. All stacks that read the same part next
+/// share the result. Without is_back, only the few states that read a repetition are examined.
 Constraint::Loop Constraint::loop(int state, bool is_back) {
   State& here = table_[static_cast<std::size_t>(state)];
   if (here.loop) return *here.loop;
@@ -134,7 +134,7 @@ Constraint::Loop Constraint::loop(int state, bool is_back) {
     if (stack == StackAutomaton::kEmpty) continue;
     const StackAutomaton::Next next = automaton_.next(stack);
     const bool is_repetition = next.part != next.repeats;
-    if (next.left < 5) continue;  // a character may be four rounds, of a byte each
+    if (next.left < 5) continue;  // a character may take four rounds, one per byte
     if (!is_back && !is_repetition) {
       is_whole = false;
       continue;
@@ -195,7 +195,7 @@ TokenBits Constraint::plain_after(int state) {
         else
           found.emplace_back(begin, end);
       });
-  // The fewer bits are changed one by one: those of the tokens, or those of all others.
+  // Flips the smaller set of bits one by one: those of the tokens found, or those of all others.
   const auto flip = [&](TokenBits& bits, std::size_t begin, std::size_t end) {
     for (const std::uint32_t id : ids.subspan(begin, end - begin))
       bits[id / 64] ^= std::uint64_t(1) << id % 64;
@@ -222,7 +222,7 @@ const TokenBits& Constraint::mask(int state) {
     for (State& other : table_) other.allowed = {};
     mask_bytes_ = 0;
   }
-  // Most states within a long string have the mask of one of them.
+  // Most states within a long string share the mask of one of these states.
   StackAutomaton::Stacks near;
   for (const int stack : *here.stacks)
     near.push_back(automaton_.near_limits(stack, static_cast<int>(tokens_->depth())));
@@ -263,7 +263,7 @@ const TokenBits& Constraint::mask_after(std::span<const int> text, Place& place)
 }
 
 const TokenBits& Constraint::allowed(std::span<const int> text, Place& place) {
-  start_.reset();  // what is known already takes no time
+  start_.reset();  // finding a known mask costs no time
   left_ = kMostTime - place.time;
   if (generation_ < 0 || table_.size() > kMaxStates) begin_anew();
   const TokenBits* bits = nullptr;
@@ -283,9 +283,9 @@ void Constraint::keep_allowed(std::span<float> logits, std::span<const int> text
   const TokenBits& bits = allowed(text, place);
   for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
     const std::uint64_t word = begin / 64 < bits.size() ? bits[begin / 64] : 0;
-    if (~word == 0) continue;  // most of them within a string
+    if (~word == 0) continue;  // the usual case within a string
     const std::span<float> some = logits.subspan(begin, std::min<std::size_t>(64, logits.size() - begin));
-    if (word == 0) {  // most of them elsewhere
+    if (word == 0) {  // the usual case elsewhere
       std::fill(some.begin(), some.end(), kMasked);
     } else {
       for (std::size_t i = 0; i < some.size(); ++i) some[i] = (word >> i & 1) != 0 ? some[i] : kMasked;

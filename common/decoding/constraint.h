@@ -1,5 +1,5 @@
-// Masks for texts that must match a pattern or follow a grammar, fast enough for a server: tables of what its
-// automaton has answered before.
+// Masks for texts that must match a pattern or follow a grammar, fast enough for a server: tables cache the
+// automaton's answers.
 #pragma once
 
 #include <array>
@@ -23,23 +23,22 @@
 
 namespace staircase {
 
-/// What texts must look like. All rows with the same constraint share one, in one thread at a time.
+/// The rules that a text must follow. Rows with equal rules share one object, in one thread at a time.
 ///
 /// A state of the table is a set of stacks. The states that a byte leads to, and the tokens that a state
-/// allows, are computed once and kept; when the table is full, it begins anew. Where a state reads the same
-/// characters again and again, as within a string, all tokens of these characters are allowed together, and
-/// the walk passes over them.
+/// allows, are computed once and cached; a full table is cleared. Where a state reads the same characters
+/// again and again, as within a string, all tokens of these characters are allowed together, without a walk.
 ///
-/// Work is bounded: a constraint that has too many stacks at once, or takes more than `kMostTime` of a
-/// processor for one text, throws.
+/// Work is bounded: throws Error if a constraint has too many stacks at once, or needs more than `kMostTime`
+/// of processor time for one text.
 class Constraint {
  public:
   static constexpr std::size_t kMaxParts = 300'000, kMaxStates = 32'768;
   static constexpr std::size_t kMaxMaskBytes = 8 << 20;
   static constexpr std::chrono::seconds kMostTime{2};
 
-  /// A text must match the regular expression, one of the choices, or the grammar, as a whole. They throw
-  /// UsageError for what cannot be read, is too large, or has no text that the tokens can write.
+  /// The whole text must match the regular expression, one of the choices, or the grammar. Throws UsageError
+  /// for input that cannot be parsed, is too large, or has no text that the tokens can write.
   static std::shared_ptr<Constraint> of_regex(const std::string& pattern,
                                               std::shared_ptr<const SortedTokens> tokens);
   static std::shared_ptr<Constraint> of_choices(const std::vector<std::string>& texts,
@@ -47,37 +46,37 @@ class Constraint {
   static std::shared_ptr<Constraint> of_grammar(GrammarRules rules,
                                                 std::shared_ptr<const SortedTokens> tokens);
 
-  /// The same for a JSON Schema, as text.
+  /// A constraint from the text of a JSON Schema. Throws UsageError as the functions above do.
   static std::shared_ptr<Constraint> of_json_schema(std::string_view schema,
                                                     std::shared_ptr<const SortedTokens> tokens);
 
   /// The grammar of the texts.
   const GrammarRules& rules() const { return *rules_; }
 
-  /// How much of a text was read. A new one is for a new text.
+  /// How far a text has been read. Each new text needs its own place.
   struct Place {
     int generation = -1, state = 0;
-    std::size_t read = 0;                // tokens
-    std::chrono::nanoseconds time = {};  // that the masks after this text took
+    std::size_t read = 0;                // tokens read so far
+    std::chrono::nanoseconds time = {};  // spent on the masks of this text
   };
 
-  /// The tokens after which `text`, the new tokens so far, can still become a valid one. They hold until the
-  /// next call. From one call to the next, the text of a place must only grow. Throws Error if no token is
-  /// allowed, and if the work is too much.
+  /// The tokens after which `text`, the new tokens so far, can still become valid. The result holds until the
+  /// next call. From call to call, the text of a place may only grow. Throws Error if no token is allowed, or
+  /// if the work exceeds its limit.
   const TokenBits& allowed(std::span<const int> text, Place& place);
 
-  /// Masks the logits, [vocab_size], of all other tokens.
+  /// Masks the logits, [vocab_size], of all tokens that are not allowed.
   void keep_allowed(std::span<float> logits, std::span<const int> text, Place& place);
 
  private:
-  /// Characters that may follow in any order, up to that many bytes.
+  /// Characters that may follow in any order, up to `bytes` bytes in total.
   struct Loop {
     CharacterSet characters = {};
     std::size_t bytes = 0;
   };
   struct State {
     const StackAutomaton::Stacks* stacks;
-    TokenBits allowed = {};  // none if they are not known
+    TokenBits allowed = {};  // empty until computed
     std::optional<Loop> loop = {};
   };
   struct Hash {
@@ -102,26 +101,26 @@ class Constraint {
 
   std::shared_ptr<const GrammarRules> rules_;
   StackAutomaton automaton_;
-  std::array<std::size_t, 256> class_of_ = {};  // of a byte: those of a class lead to the same states
+  std::array<std::size_t, 256> class_of_ = {};  // bytes of one class lead to the same states
   std::size_t classes_ = 0;
-  // The forms of characters beyond ASCII in UTF-8: for each of their bytes, one of every class that it may
+  // The UTF-8 forms of characters beyond ASCII: for each byte of a form, one byte of every class that it may
   // have.
   std::vector<std::vector<std::string>> beyond_ascii_;
   std::shared_ptr<const SortedTokens> tokens_;
   std::deque<State> table_ = {};
   std::vector<int> next_ = {};  // [states, classes]: a state, kDead or kUnknown
   std::unordered_map<StackAutomaton::Stacks, int, Hash> numbers_ = {};
-  // By what is repeated, or by a part and false.
+  // Keyed by a repeated part and true, or by any other part and false.
   std::map<std::pair<const RegexPart*, bool>, CharacterSet> back_ = {};
-  int generation_ = -1;  // of the table
+  int generation_ = -1;  // counts how often the table was cleared
   bool is_used_ = false;
   std::size_t mask_bytes_ = 0, steps_ = 0;
-  // Of this thread's processor time: what is left for the present text, and when the call's first work began.
+  // Processor time of this thread: what is left for the current text, and when the call's first work began.
   std::chrono::nanoseconds left_ = {};
   std::optional<std::chrono::nanoseconds> start_ = {};
 };
 
-/// Constraint::keep_allowed for one row. A copy is for another row.
+/// Calls Constraint::keep_allowed for one row. Each row needs its own copy.
 struct KeepConstraint {
   std::shared_ptr<Constraint> constraint;
   Constraint::Place place = {};

@@ -1,4 +1,4 @@
-// The cache of a conversation. A lesson need not write it.
+// The cache of a conversation. It is given: no lesson writes it.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +7,15 @@
 
 namespace staircase {
 
-/// Room for the whole context, but in a layer with a window only for what later tokens see: step 110, which
-/// is on another branch, teaches these rings. Here they are longer, for passes as long as those of other
-/// models. truncate() may leave fewer positions than it gets: a ring that cannot go back so far is empty, and
-/// the model computes its positions again.
+/// Holds the whole context, but in a layer with a window only what later tokens see, in a ring as in step
+/// 110. These rings are longer than there, so passes may be as long as those of other models. truncate() may
+/// keep fewer positions than requested: a ring that cannot go back that far is cleared, and the model
+/// recomputes it.
 class ConversationCache : public RingKvCache {
  public:
   explicit ConversationCache(Model& model) : RingKvCache(model, 1, Model::kPart) {}
 
-  /// The most positions that it has held since it was empty: a ring lacks the oldest of these.
+  /// The maximum length since the cache was last empty: a ring lacks the oldest of these positions.
   int held() const { return held_; }
 
   void append(int row, int count) override {

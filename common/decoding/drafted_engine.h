@@ -1,12 +1,12 @@
-// A paged engine whose rows feed drafts. A lesson need not write it.
+// A paged engine whose rows feed drafts. It is given: no lesson writes it.
 #pragma once
 
 #include "paged_engine.h"
 
 namespace staircase {
 
-/// Others share only what is certain: a block with a rejected draft would be of no use to them, and the row
-/// itself could not write there again.
+/// Other rows share only verified tokens. A block with a rejected draft would be useless to them, and its own
+/// row could not overwrite it.
 class DraftedEngine : public PagedEngine {
  public:
   DraftedEngine(Model& model, PagedKvCache& cache, bool prefix_caching = true)

@@ -16,7 +16,7 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  /// What its cache used, if it has one.
+  /// Memory that the drafter's cache used, if it has one.
   virtual CacheUse use() const { return {}; }
 
   /// Appends up to `count` tokens to `text`, which can be any text, and returns the distribution of each.

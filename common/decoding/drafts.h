@@ -1,4 +1,4 @@
-// Speculation in a batch: each row drafts as many tokens as pay, and one pass verifies all rows.
+// Speculation in a batch: each row drafts as many tokens as pay off, and one pass verifies all rows.
 #pragma once
 
 #include "common/decoding/copied_tokens.h"
@@ -7,18 +7,18 @@
 
 namespace staircase {
 
-/// Rows draw their tokens as without drafts, and keep a draft where they have drawn the same token. That is
-/// verify() for a q of 1: a draft stays with probability p, and what replaces it comes from the other tokens.
-/// So a text is the same as alone, for each seed.
+/// Rows draw tokens as they would without drafts, and keep a draft if they draw the same token. This equals
+/// verify() with q = 1: a draft stays with probability p, and its replacement is drawn from the other tokens.
+/// So for each seed, a text is the same as alone.
 class DraftingScheduler : public PriorityScheduler {
  public:
   using PriorityScheduler::PriorityScheduler;
   LookupOptions lookup;
   PassRate rate;
-  std::int64_t drafted = 0, accepted = 0;  ///< tokens of all texts
+  std::int64_t drafted = 0, accepted = 0;  ///< tokens, summed over all texts
 
  protected:
-  /// A row that grows feeds its drafts, too.
+  /// A growing row also feeds its drafts.
   Feed feed(int r, int& budget) override {
     if (r == 0) rate.begin_pass();
     drafts_.resize(rows_.size());
@@ -41,17 +41,17 @@ class DraftingScheduler : public PriorityScheduler {
       wanted += 1 + counts[r];
       if (feeds[r].completes) grown += take(r, logits[r]);
     }
-    if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt
+    if (tokens == wanted) rate.end_pass(tokens, grown);  // the pass fed no prompt
   }
 
-  /// Tokens that may follow row r, at most `count`.
+  /// Returns up to `count` tokens that may follow row r.
   virtual std::vector<int> propose(int r, int count) {
     return copied_tokens(rows_[r].tokens, lookup.ngram, count);
   }
 
  private:
   void draft(Row& row, int r) {
-    row.options.extras.chance += 0.005 * (1.0 - row.options.extras.chance);  // so it tries again some time
+    row.options.extras.chance += 0.005 * (1.0 - row.options.extras.chance);  // so drafting resumes eventually
     const int left = row.options.stopping.max_new_tokens - row.new_tokens - 1;
     int count = std::min(lookup.num_tokens.value_or(0), left);
     while (count > 0 && !rate.pays(row.options.extras.chance, count - 1)) --count;
@@ -62,7 +62,7 @@ class DraftingScheduler : public PriorityScheduler {
     }
   }
 
-  /// Takes tokens of a row as long as they are the drafted ones. Returns how many.
+  /// Takes tokens of a row until one differs from its draft. Returns how many tokens it took.
   int take(int r, std::span<const Logits> logits) {
     Row& row = rows_[r];
     const std::vector<int>& drafts = drafts_[r];

@@ -1,5 +1,5 @@
-// Draws a token from the largest logits of a row, as sampling.h does from all of them: the same token for the
-// same seed, or none.
+// Draws a token from only the largest logits of a row: the token that sampling.h draws from all of them with
+// the same seed, or none.
 #pragma once
 
 #include <algorithm>
@@ -17,20 +17,20 @@
 
 namespace staircase {
 
-/// By how much a probability or a sum of them may differ, relative to it, from the one that softmax computes
-/// from a whole row. That adds at most 64 numbers in float32 before it goes on in double, and takes
-/// exponentials and products that are wrong by a few units in the last place.
+/// Bounds the relative difference between a probability, or a sum of them, and the one that softmax computes
+/// from a whole row. Softmax adds at most 64 numbers in float32 before it continues in double. Its
+/// exponentials and products are off by a few units in the last place.
 constexpr double kSoftmaxError = (64 + 32) * static_cast<double>(std::numeric_limits<float>::epsilon());
 
-/// Between which numbers a sum over some of the vocabulary lies.
+/// Bounds of a sum over a part of the vocabulary.
 struct SumRange {
   double least = 0.0, most = 0.0;
   bool of_none = true;
 };
 
-/// Σ exp((logit - largest logit) / temperature) over the logits that are not among the largest. Without a
-/// temperature, the sum of all tells. With one below 1, each of them has exp(x / t) = exp(x) · exp(x (1 / t -
-/// 1)), where the second factor is largest for the largest x. Above 1, nothing is known but their number.
+/// Bounds Σ exp((logit - largest logit) / t) over the logits that are not among the largest, where t is the
+/// temperature. At t = 1, the sum of all gives it. Below 1, exp(x / t) = exp(x) · exp(x (1 / t - 1)), whose
+/// second factor grows with x. Above 1, only the number of these logits and their maximum are known.
 inline SumRange sum_of_others(const LargestLogits& largest, float temperature) {
   const double first = largest.values.front(), last = largest.values.back() - first, t = temperature;
   const auto others = static_cast<double>(largest.vocab_size - largest.values.size());
@@ -43,21 +43,21 @@ inline SumRange sum_of_others(const LargestLogits& largest, float temperature) {
           (std::max(sum, 0.0) + error) * std::exp(last * (1.0 / t - 1.0)), false};
 }
 
-/// How many of the largest logits, in their order, are the nucleus that keep_top_p keeps, or nothing if that
-/// depends on rounding or on the logits that are not there. exponentials[i] = exp(logits[i] - logits[0]).
+/// How many of the largest logits form the nucleus that keep_top_p keeps, or nothing if that depends on
+/// rounding or on the missing logits. exponentials[i] = exp(logits[i] - logits[0]).
 inline std::optional<std::size_t> size_of_nucleus(std::span<const float> logits,
                                                   std::span<const double> exponentials, SumRange others,
                                                   float p, std::size_t vocab_size) {
   double sum = 0.0;
   for (const double exponential : exponentials) sum += exponential;
   const SumRange all{sum + others.least, sum + others.most};
-  const double least = (1.0 - p) / static_cast<double>(vocab_size);  // which keep_top_p masks first
+  const double least = (1.0 - p) / static_cast<double>(vocab_size);  // keep_top_p first masks what is below
   sum = 0.0;
   for (std::size_t n = 1; n <= exponentials.size(); ++n) {
     const double own = exponentials[n - 1];
     sum += own;
     if (sum / all.least * (1.0 + kSoftmaxError) < p) continue;
-    // The next logit must be so much smaller that its probability is, too.
+    // The next logit must be small enough that its rounded probability is smaller too.
     const bool ends = n < logits.size() ? logits[n - 1] - logits[n] > 1e-5f : others.of_none;
     const bool reaches = sum / all.most * (1.0 - kSoftmaxError) >= p,
                counts = own / all.most * (1.0 - kSoftmaxError) > least;
@@ -66,17 +66,17 @@ inline std::optional<std::size_t> size_of_nucleus(std::span<const float> logits,
   return {};
 }
 
-/// The token that process() and choose() draw from the whole row under these options, of which the penalties
-/// are unset, or nothing if the largest logits do not decide it. The generator moves only for a token.
+/// The token that process() and choose() would draw from the whole row with these options, which must not set
+/// penalties, or nothing if the largest logits do not decide it. Advances the generator only for a token.
 inline std::optional<int> draw_from_largest(const LargestLogits& largest, const SamplingOptions& options,
                                             std::mt19937& generator) {
-  std::vector<float> logits = copy_of(largest.values);  // falling
+  std::vector<float> logits = copy_of(largest.values);  // in descending order
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   SumRange others = sum_of_others(largest, options.temperature);
   if (options.top_k && static_cast<std::size_t>(*options.top_k) < largest.vocab_size) {
     if (static_cast<std::size_t>(*options.top_k) >= logits.size()) return {};
     const float smallest = logits[static_cast<std::size_t>(*options.top_k) - 1];
-    if (!others.of_none && logits.back() == smallest) return {};  // others may be equal, too
+    if (!others.of_none && logits.back() == smallest) return {};  // missing logits may be equal to it
     while (logits.back() < smallest) logits.pop_back();
     others = {};
   }
@@ -91,7 +91,7 @@ inline std::optional<int> draw_from_largest(const LargestLogits& largest, const 
     return {};
   }
 
-  std::vector<std::pair<int, double>> kept;  // by token, as draw() goes through them
+  std::vector<std::pair<int, double>> kept;  // by token id, the order of draw()
   double sum = 0.0;
   for (std::size_t i = 0; i < exponentials.size(); ++i) {
     kept.emplace_back(largest.tokens[i], exponentials[i]);
@@ -104,7 +104,7 @@ inline std::optional<int> draw_from_largest(const LargestLogits& largest, const 
   for (const auto& [token, exponential] : kept) {
     up_to += exponential / sum;
     if (!(number < up_to + kSoftmaxError)) continue;
-    if (number > up_to - kSoftmaxError) return {};  // with sums rounded otherwise, it may be the next one
+    if (number > up_to - kSoftmaxError) return {};  // rounded differently, it may be the next one
     generator = moved;
     return token;
   }

@@ -15,19 +15,19 @@
 
 namespace staircase {
 
-/// As many blocks as the option says, or enough for a whole context in each slot.
+/// The number of blocks that the option sets, or enough for a whole context in each slot.
 inline int pool_size(const PagedOptions& paged, const Model& model, int slots) {
   return paged.blocks ? *paged.blocks : product(slots, blocks_for(model.config().n_positions));
 }
 
-/// Other texts find full blocks, but the last block of a text is rarely full. Without its row, the next turn
-/// of a conversation recomputes up to kBlockSize - 1 known tokens, half as long as many a question. Step 94
-/// teaches the same for one conversation.
+/// Other texts find full blocks, but the last block of a text is rarely full. If the row were lost, the next
+/// turn of a conversation would recompute up to kBlockSize - 1 known tokens, half of a typical question. Step
+/// 94 teaches this for one conversation.
 class EndedTexts : public PagedEngine {
  public:
   static constexpr int kMaxKept = 256;
 
-  /// The first `slots` rows of the cache are those of the batch; each other row can keep a text.
+  /// The batch uses the first `slots` rows of the cache; each other row can keep an ended text.
   EndedTexts(Model& model, PagedKvCache& cache, int slots, bool prefix_caching)
       : PagedEngine(model, cache, prefix_caching),
         model_(model),
@@ -38,7 +38,7 @@ class EndedTexts : public PagedEngine {
     for (int row = slots; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
   }
 
-  /// An ended text loses its row before a growing one loses its blocks.
+  /// Evicts ended texts first, so no growing text loses its blocks while they hold some.
   bool make_room(const Row& row, int r) override {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
@@ -51,7 +51,7 @@ class EndedTexts : public PagedEngine {
     const int shared = cache_.length(r);
     std::vector<int> keys = keys_of(row.tokens, r);
     if (continue_ended(keys, r)) {
-      PagedEngine::make_room(row, r);  // there are blocks for it: its row has some more now
+      PagedEngine::make_room(row, r);  // succeeds: the row has more blocks now
       if (joined() > joined_before) more_found_ += cache_.length(r) - shared;
     }
     keys.resize(static_cast<std::size_t>(cache_.length(r)));
@@ -79,7 +79,7 @@ class EndedTexts : public PagedEngine {
   }
 
   void clear_row(int r) override {
-    // If the last block is full, all are found without the row.
+    // If the last block is full, all blocks can be found without the row.
     if (cache_.length(r) % kBlockSize > 0 || (keeps_whole_ && cache_.length(r) > 0)) keep(r);
     PagedEngine::clear_row(r);
     adapters_[r] = kNoAdapter;
@@ -87,19 +87,19 @@ class EndedTexts : public PagedEngine {
 
   double found() const { return PagedEngine::found() + more_found_; }
 
-  /// Whether there are rows for texts that have ended.
+  /// Whether the cache has rows for ended texts.
   bool keeps_texts() const { return !ended_.empty() || !empty_.empty(); }
 
-  /// From now on, `kept` has texts whose last block is full, too.
+  /// From now on, `kept` also returns texts whose last block is full.
   void keep_whole() { keeps_whole_ = true; }
 
-  /// A text that has ended, and the row of the cache that holds it.
+  /// An ended text and the cache row that holds it.
   struct Kept {
     int row;
-    std::vector<int> tokens;  // of the model without an adapter
+    std::vector<int> tokens;  // written without an adapter
   };
 
-  /// The oldest first; without beams, and without those of adapters.
+  /// The kept texts, oldest first, except beams and texts written with an adapter.
   std::vector<Kept> kept() const {
     std::vector<Kept> texts;
     for (const Ended& one : ended_) {
@@ -109,7 +109,7 @@ class EndedTexts : public PagedEngine {
     return texts;
   }
 
-  /// Keeps a text that another engine has kept, if `take` can put it into an empty row of the cache. Returns
+  /// Keeps a text that another engine has kept, if `take` can load it into an empty cache row. Returns
   /// whether it could.
   bool take_back(const std::vector<int>& tokens, const std::function<bool(int row)>& take) {
     const std::size_t most = static_cast<std::size_t>(model_.config().n_positions);
@@ -126,15 +126,15 @@ class EndedTexts : public PagedEngine {
     bool is_beam;
   };
 
-  /// What row r has fed is part of its text: others may share it.
+  /// Adds the tokens that row r has fed to its text, so other texts may share them.
   void remember(int r, std::span<const int> tokens) {
     const std::vector<int> keys = keys_of(tokens, r);
     fed_[r].insert(fed_[r].end(), keys.begin(), keys.end());
     cache_.remember(r, keys);
   }
 
-  /// By what the cache knows these tokens of row r. Their keys and values depend on the adapter, so each
-  /// adapter has numbers of its own for the whole vocabulary.
+  /// The numbers under which the cache finds these tokens of row r. Attention's keys and values depend on the
+  /// adapter, so each adapter has its own numbers for the whole vocabulary.
   std::vector<int> keys_of(std::span<const int> tokens, int r) const {
     const int first = (adapters_[r] - kNoAdapter) * model_.config().vocab_size;
     std::vector<int> keys(tokens.begin(), tokens.end());
@@ -142,7 +142,7 @@ class EndedTexts : public PagedEngine {
     return keys;
   }
 
-  /// PagedEngine::make_room, which looks up a text that joins by its tokens: here by the keys of these.
+  /// PagedEngine::make_room, but it looks up a joining text by keys_of() instead of its tokens.
   bool make_keyed_room(const Row& row, int r) {
     if (adapters_[r] == kNoAdapter || cache_.blocks(r) > 0) return PagedEngine::make_room(row, r);
     Row keyed = row;
@@ -150,7 +150,7 @@ class EndedTexts : public PagedEngine {
     return PagedEngine::make_room(keyed, r);
   }
 
-  /// Moves the longest ended text that `text` begins with to row r, unless r already has as much of it.
+  /// Moves to row r the longest ended text that `text` begins with, unless r already holds as much of it.
   bool continue_ended(std::span<const int> text, int r) {
     auto longest = ended_.end();
     auto length = static_cast<std::size_t>(cache_.length(r));
@@ -169,13 +169,13 @@ class EndedTexts : public PagedEngine {
     return true;
   }
 
-  /// Row r is then empty, if there are rows for ended texts. Beams are forgotten before all others: a search
-  /// ends a text for each token, and most of them have no child.
+  /// Moves row r to a row for ended texts, if there is one, and leaves it empty. Beams are evicted before
+  /// other texts: a search ends a text with each token, and most of these have no child.
   void keep(int r) {
     const auto same = std::ranges::find_if(ended_, [&](const Ended& one) { return one.tokens == fed_[r]; });
     if (same != ended_.end()) forget(same);
     if (empty_.empty() && !forget_oldest()) return;
-    cache_.truncate(r, cache_.length(r));  // without blocks reserved in advance
+    cache_.truncate(r, cache_.length(r));  // frees blocks reserved in advance
     const auto place = searches_[r] ? std::ranges::find(ended_, false, &Ended::is_beam) : ended_.end();
     cache_.swap_rows(r, empty_.back());
     ended_.insert(place, {empty_.back(), std::move(fed_[r]), searches_[r] != 0});
@@ -188,7 +188,7 @@ class EndedTexts : public PagedEngine {
     return true;
   }
 
-  /// Its full blocks can still be found, until another text needs them.
+  /// Evicts an ended text. Its full blocks can still be found until another text needs them.
   void forget(std::deque<Ended>::iterator one) {
     cache_.truncate(one->row, 0);
     empty_.push_back(one->row);
@@ -199,11 +199,11 @@ class EndedTexts : public PagedEngine {
   PagedKvCache& cache_;
   std::vector<std::vector<int>> fed_;   // the keys of the tokens that each row of the batch has in the cache
   std::vector<std::int32_t> adapters_;  // of each row of the batch
-  std::vector<char> searches_;          // whether it is a beam
+  std::vector<char> searches_;          // whether each row is a beam
   std::deque<Ended> ended_;             // the oldest first
-  std::vector<int> empty_;              // rows for more of them
+  std::vector<int> empty_;              // rows for more ended texts
   bool keeps_whole_ = false;
-  double more_found_ = 0.0;  // tokens of texts that joined, beyond the full blocks
+  double more_found_ = 0.0;  // cached tokens of joining texts beyond full blocks
 };
 
 }  // namespace staircase

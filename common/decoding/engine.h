@@ -1,6 +1,6 @@
-// What a scheduler needs from a model and its cache. The static and the paged cache have an engine, the tests
-// have a toy, and a simulation has one whose passes only take time. So the interface is given, and no lesson
-// writes it.
+// The interface between a scheduler and a model with its cache. The static and the paged cache each have an
+// engine, tests have a toy engine, and a simulation has one whose passes only take time. The interface is
+// given: no lesson writes it.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,8 @@
 
 namespace staircase {
 
-/// How many of the model's largest logits decide the next token of a row as a rule. 1: the largest does in
-/// any case. 0: all may be needed. Dividing two logits by a temperature may make them
-/// equal, and so may a softmax for top-p.
+/// How many of the model's largest logits usually decide the next token of a row. 1: the largest always does.
+/// 0: all may be needed. Two logits may become equal when divided by a temperature, or under top-p's softmax.
 inline std::size_t logits_needed(const Row& row) {
   const RowOptions& options = row.options;
   const SamplingOptions& sampling = options.sampling;
@@ -33,14 +32,14 @@ inline std::size_t logits_needed(const Row& row) {
   if (penalized || edited || shows_others) return 0;
   if (is_greedy) return 1;
   if (!sampling.do_sample) return 0;
-  if (sampling.top_k) {  // and the next one, to see that it is smaller
+  if (sampling.top_k) {  // and one more, to check that it is smaller
     const int k = *sampling.top_k;
     return k > 0 && k < kMostLargest ? static_cast<std::size_t>(k) + 1 : 0;
   }
   return sampling.top_p.value_or(1.0f) < 1.0f ? kMostLargest : 0;
 }
 
-/// The next token of a row, from the logits after it. If the largest ones decide, no other is read.
+/// The next token of a row, from the logits after it. If the largest logits decide, it reads no others.
 inline Token take_token(Row& row, const Logits& logits, const EndTokens& ends) {
   const std::size_t needed = logits_needed(row);
   if (needed == 0) return take_token(row, std::span<const float>(logits), ends);
@@ -57,7 +56,7 @@ inline Token take_token(Row& row, const Logits& logits, const EndTokens& ends) {
   return token;
 }
 
-/// Takes a batch of texts through a model. The text in slot r of the batch has row r of the cache, which is
+/// Runs a batch of texts through a model. The text in slot r of the batch uses row r of the cache, which is
 /// empty when the text joins.
 class Engine {
  public:
@@ -66,27 +65,27 @@ class Engine {
   /// The tokens that end a text.
   virtual const EndTokens& ends() const = 0;
 
-  /// Makes room in row r of the cache for this text, which has joined there or is about to. Without enough
-  /// memory, returns false and changes nothing.
+  /// Makes room in row r of the cache for a text that has joined there or is about to. If memory is short,
+  /// returns false and changes nothing.
   virtual bool make_room(const Row& /*row*/, int /*r*/) { return true; }
 
-  /// Readies row r for the text that has joined there. Returns the tokens at its end that the row lacks: at
-  /// least one.
+  /// Prepares row r for the text that has joined there. Returns the tokens at the text's end that the row
+  /// lacks, at least one.
   virtual std::span<const int> prepare(const Row& row, int r) = 0;
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
   /// logits after each, [sequences.size(), vocab_size].
   virtual Logits forward(std::span<const std::span<const int>> sequences) = 0;
 
-  /// In the next pass the last drafts[r] tokens of sequence r are guesses. Then forward() also returns the
-  /// logits before each of them, [Σ (1 + drafts[r]), vocab_size], the rows of one sequence together.
-  /// Call keep() after it, for each row with drafts. Throws std::logic_error if the engine takes no drafts.
+  /// Marks the last drafts[r] tokens of sequence r in the next pass as guesses. forward() then also returns
+  /// the logits before each guess, [Σ (1 + drafts[r]), vocab_size], the rows of one sequence together. Call
+  /// keep() afterwards for each row with drafts. Throws std::logic_error if the engine takes no drafts.
   virtual void expect(std::vector<int> drafts) {
     if (std::ranges::any_of(drafts, [](int count) { return count > 0; }))
       throw std::logic_error("this engine takes no drafts");
   }
 
-  /// Of the `drafts` that row r has fed, the first `kept` are part of its text; the others leave the cache.
+  /// Keeps the first `kept` of the `drafts` that row r has fed; the others leave the cache.
   virtual void keep(int /*r*/, std::span<const int> /*drafts*/, int /*kept*/) {}
 
   /// Moves a row of the cache to the slot of a text that has left.
@@ -96,8 +95,8 @@ class Engine {
   virtual void clear_row(int r) = 0;
 };
 
-/// A pass with drafts (Engine::expect). Returns the logits of each sequence apart: [1 +
-/// drafts[r]][vocab_size].
+/// Runs a pass with drafts (Engine::expect). Returns the logits per sequence, [1 + drafts[r]][vocab_size]
+/// each.
 inline std::vector<std::vector<Logits>> forward_drafts(Engine& engine,
                                                        std::span<const std::span<const int>> sequences,
                                                        std::span<const int> drafts) {

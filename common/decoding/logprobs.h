@@ -14,7 +14,7 @@
 namespace staircase {
 
 struct LogprobOptions {
-  std::optional<int> count = {};  ///< for how many of the most likely tokens to print the log-probability
+  std::optional<int> count = {};  ///< number of most likely tokens to print with log-probabilities
 };
 
 inline void add_options(OptionSink& sink, LogprobOptions& options) {
@@ -32,8 +32,8 @@ inline std::vector<float> log_softmax(std::span<const float> logits) {
   return logprobs;
 }
 
-/// The log-probability of `token` and of the `count` most likely tokens, where `logprobs`, [vocab_size], are
-/// those of all; ties go to the lowest id.
+/// Picks the log-probability of `token` and of the `count` most likely tokens from `logprobs`, [vocab_size];
+/// ties go to the lowest id.
 inline Logprobs logprobs_of(int token, std::span<const float> logprobs, int count) {
   Logprobs result{logprobs[token]};
   for (const int id : highest(logprobs, count)) result.likeliest.push_back({id, logprobs[id]});

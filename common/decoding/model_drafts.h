@@ -18,22 +18,22 @@ class RowDrafter {
  public:
   virtual ~RowDrafter() = default;
 
-  /// At most counts[r] tokens that may follow the text of row r; `rows` are all of the batch. A row may have
-  /// any text: what it shares with the last one of its number need not be computed again, and drafts that
-  /// were refused are forgotten.
+  /// Proposes up to counts[r] tokens that may follow the text of row r; `rows` is the whole batch. A row may
+  /// hold any text: the part it shares with the last text of the same number need not be recomputed, and
+  /// rejected drafts are dropped.
   virtual std::vector<std::vector<int>> propose(std::span<const Row> rows, std::span<const int> counts) = 0;
 };
 
-/// A smaller model with the vocabulary of the target (Model::fit_vocabulary). It proposes what it finds most
-/// likely by the penalties of the row, one token of each row in a pass.
+/// A smaller model with the vocabulary of the target (Model::fit_vocabulary). It proposes its most likely
+/// token under the row's penalties, one token per row in each pass.
 class RowDraftModel : public RowDrafter {
  public:
-  /// For at most `slots` rows at a time, each with room for the whole context of the draft model: in a layer
-  /// with a window, for what its later tokens see.
+  /// Serves up to `slots` rows at a time, each with room for the draft model's whole context, but in a layer
+  /// with a window only for what later tokens see.
   RowDraftModel(Model& model, int slots)
       : model_(model), cache_(model, slots, Model::kPart), places_(slots) {}
 
-  /// Memory of its cache.
+  /// Memory that its cache uses.
   CacheUse use() const { return cache_.use(); }
 
   std::vector<std::vector<int>> propose(std::span<const Row> rows, std::span<const int> counts) override {
@@ -62,14 +62,14 @@ class RowDraftModel : public RowDrafter {
   }
 
  private:
-  /// A row of the cache, and whose text it has. Places stay while the rows of the batch move.
+  /// A cache row and the number of its text. Places stay while the rows of the batch move.
   struct Place {
     std::optional<int> number = {};
     std::vector<int> text = {};  // the tokens in the cache, and more
   };
 
-  /// The place of each row, the cache of which then has the longest beginning of its text that it had before,
-  /// but not all of it.
+  /// Finds each row's place. Its cache row then holds as much of the row's text as it did before, except the
+  /// last token, and nothing else.
   std::vector<int> find_places(std::span<const Row> rows) {
     const auto is_of = [](const Row& row) {
       return [&row](const Place& place) { return place.number == row.number; };
@@ -106,18 +106,18 @@ class RowDraftModel : public RowDrafter {
   std::vector<Place> places_;
 };
 
-/// A DraftingScheduler whose rows draft by a RowDrafter where it has one, at most lookup.num_tokens each. The
-/// time for that counts as time of the pass, so a row drafts as many tokens as pay for both models.
+/// A DraftingScheduler whose rows draft with a RowDrafter if it has one, up to lookup.num_tokens each.
+/// Drafting counts as time of the pass, so a row drafts as many tokens as pay off for both models.
 class ModelDraftingScheduler : public DraftingScheduler {
  public:
   using DraftingScheduler::DraftingScheduler;
-  RowDrafter* drafter = nullptr;  ///< which must outlive the scheduler; without one, rows draft by look-up
+  RowDrafter* drafter = nullptr;  ///< must outlive the scheduler; without it, rows draft by look-up
 
  protected:
   std::vector<int> propose(int r, int count) override {
     if (!drafter) return DraftingScheduler::propose(r, count);
     if (proposed_.empty()) proposed_ = drafter->propose(rows_, counts_that_pay());
-    if (r >= std::ssize(proposed_)) return {};  // it has joined in this pass
+    if (r >= std::ssize(proposed_)) return {};  // the row joined in this pass
     std::vector<int>& own = proposed_[r];
     own.resize(std::min<std::size_t>(own.size(), std::max(count, 0)));
     return own;
@@ -130,9 +130,9 @@ class ModelDraftingScheduler : public DraftingScheduler {
   }
 
  private:
-  /// How many drafts pay for each row that grows. A draft model always has something to propose, and from
-  /// passes that are all alike the rate would not learn what drafts cost. So one pass in kPassesToCompare has
-  /// none, and as long as the rate knows no cost, one row tries for all.
+  /// How many drafts pay off for each growing row. A draft model always proposes something, and the rate
+  /// could not learn the cost of drafts from passes that are all alike. So one pass in kPassesToCompare has
+  /// no drafts, and only one row drafts until the rate knows a cost.
   std::vector<int> counts_that_pay() {
     std::vector<int> counts(rows_.size());
     if (passes_++ % kPassesToCompare == 0) return counts;
@@ -148,7 +148,7 @@ class ModelDraftingScheduler : public DraftingScheduler {
     return counts;
   }
 
-  /// The draft model reads a prompt in the pass in which the target does: the rate leaves its time out.
+  /// The draft model reads a prompt in the same pass as the target; the rate does not count this time.
   void read_prompts(std::span<const Feed> feeds) {
     std::vector<int> counts;
     for (std::size_t r = 0; r < feeds.size(); ++r)
@@ -157,7 +157,7 @@ class ModelDraftingScheduler : public DraftingScheduler {
   }
 
   static constexpr int kPassesToCompare = 16;
-  int passes_ = 0;                          // of those that might draft
+  int passes_ = 0;                          // passes whose rows might draft
   std::vector<std::vector<int>> proposed_;  // for the rows of this pass
 };
 

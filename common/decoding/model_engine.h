@@ -1,4 +1,4 @@
-// Engines that compute: a model and a cache with an empty row for each place of the batch.
+// Engines that run a model, with a cache row for each slot of the batch.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class ModelEngine : public Engine {
   void clear_row(int r) override { cache_.truncate(r, 0); }
 
  protected:
-  /// The logits after each sequence, whose tokens are in the cache then. A simulation has others.
+  /// Adds the sequences to the cache and returns the logits after each. A simulation overrides this.
   virtual Logits compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
     if (drafts_.empty()) return model_.lazy_logits(sequences, cache);
     std::vector<int> counts = drafts_;
@@ -39,7 +39,7 @@ class ModelEngine : public Engine {
     return model_.lazy_logits(sequences, counts, cache);
   }
 
-  /// The tokens of sequence r that are no guesses.
+  /// The tokens of sequence r that are not guesses.
   std::span<const int> certain(std::span<const int> sequence, int r) const {
     return drafts_.empty() ? sequence
                            : sequence.first(sequence.size() - static_cast<std::size_t>(drafts_[r]));
@@ -48,10 +48,10 @@ class ModelEngine : public Engine {
  private:
   Model& model_;
   KvCache& cache_;
-  std::vector<int> expected_, drafts_;  // of each sequence of the next pass, and of this one
+  std::vector<int> expected_, drafts_;  // guesses per sequence, in the next pass and in this one
 };
 
-/// A row has room for the whole context. A text that outgrows it continues as its options say.
+/// Each row has room for the whole context. A text that outgrows it continues as its overflow options choose.
 class StaticEngine : public ModelEngine {
  public:
   StaticEngine(Model& model, StaticKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}
@@ -59,7 +59,7 @@ class StaticEngine : public ModelEngine {
   std::span<const int> prepare(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
     if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), cache_, r, row.options.overflow);
-    // Part of a prompt, or of its end that fits into the context, may be there already.
+    // Part of the prompt, or of its end that fits into the context, may already be cached.
     return text.last(std::min<std::size_t>(text.size(), cache_.capacity())).subspan(cache_.length(r));
   }
   void move_row(int from, int to) override { cache_.copy_row(from, to); }

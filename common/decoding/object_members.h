@@ -1,5 +1,4 @@
-// The members of a JSON object as rules of a grammar: some may be left out, and commas stand between the
-// others.
+// The members of a JSON object as rules of a grammar: some may be left out, and commas separate the others.
 #pragma once
 
 #include <utility>
@@ -9,14 +8,14 @@
 
 namespace staircase {
 
-/// What may stand between the braces: the members in their order, and then any number of others.
+/// The text between the braces: the members in their order, then any number of other members.
 inline RegexPart written_members(const ObjectMembers& object, GrammarRules& rules) {
   using Kind = RegexPart::Kind;
   const auto rule = [&](RegexPart part) {
     rules.push_back({"members", std::move(part)});
     return RegexPart{Kind::kRule, {}, {}, 0, 0, static_cast<int>(rules.size()) - 1};
   };
-  // What may come from a member on: `first` if none has come before, `rest` after others.
+  // The text from a member on: `first` if no member precedes it, `rest` if one does.
   RegexPart first{Kind::kSequence}, rest{Kind::kSequence};
   if (object.more) {
     rest = {Kind::kRepeat, {{Kind::kSequence, {object.comma, *object.more}}}, {}, 0, RegexPart::kNoLimit};
@@ -33,7 +32,7 @@ inline RegexPart written_members(const ObjectMembers& object, GrammarRules& rule
 
 struct SchemaOptions {
   std::string file = {};
-  GrammarRules rules = {};  ///< of the file; empty for any text
+  GrammarRules rules = {};  ///< from the file; empty: any text is valid
 };
 
 inline void add_options(OptionSink& sink, SchemaOptions& options, const RowOptions& row) {

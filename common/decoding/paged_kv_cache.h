@@ -22,7 +22,7 @@ constexpr int blocks_for(int positions) {
 /// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
-  /// Without memory for layers that see fewer than `least_window` positions: a subclass has it.
+  /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
   PagedKvCache(Model& model, int n_rows, int n_blocks, int least_window = 0)
       : device_(model.device()), rows_(n_rows), pool_(n_blocks), index_(n_blocks) {
     table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
@@ -80,7 +80,7 @@ class PagedKvCache : public KvCache {
     }
   }
 
-  /// There must be room.
+  /// reserve() must have made room, or this throws std::logic_error.
   void append(int row, int count) override {
     Row& own = rows_[row];
     if (blocks_for(own.length + count) > blocks(row))
@@ -96,7 +96,7 @@ class PagedKvCache : public KvCache {
   KeysValues layer(int index) override { return layers_[index]; }
 
   /// Frees the blocks after that length, including those reserved in advance. A text that becomes shorter
-  /// keeps only whole blocks, with their tokens: a known one is never written again.
+  /// keeps only whole blocks and their tokens, because a known block is never overwritten.
   void truncate(int row, int length) override {
     Row& own = rows_[row];
     const int known = static_cast<int>(own.tokens.size()) / kBlockSize * kBlockSize;
@@ -115,8 +115,8 @@ class PagedKvCache : public KvCache {
     rows_[a].changed = rows_[b].changed = true;
   }
 
-  int most_blocks() const { return most_; }  ///< taken at one time
-  /// The share of positions in allocated blocks that is in use; the mean over all appends.
+  int most_blocks() const { return most_; }  ///< maximum in use at one time
+  /// The used share of the positions in allocated blocks, as the mean over all appends.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();
@@ -126,8 +126,8 @@ class PagedKvCache : public KvCache {
  protected:
   struct Row {
     std::vector<int> blocks = {};
-    std::vector<int> tokens = {};  // in its positions
-    std::vector<long> ids = {0};   // of no block, and of the known ones with its full blocks' keys
+    std::vector<int> tokens = {};  // tokens at the row's positions
+    std::vector<long> ids = {0};   // 0, then the id of the known block with each full block's key
     int length = 0;
     bool changed = false;  // since its row of the table was written
   };

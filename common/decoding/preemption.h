@@ -1,5 +1,5 @@
-// Preemption (Kwon et al. 2023, section 4.5): texts start without room for their ends, and the newest gives
-// way.
+// Preemption (Kwon et al. 2023, section 4.5): texts start without room for all their tokens. When blocks run
+// out, the newest text gives way.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// A text that grows takes room as it needs it. If there is none, the newest one leaves the batch and is the
-/// first to wait. When it joins again, it feeds all its tokens, like a prompt.
+/// A growing text takes room as it needs it. If there is none, the newest text leaves the batch and waits at
+/// the front of the queue. When it joins again, it feeds all its tokens, like a prompt.
 class PreemptingScheduler : public Scheduler {
  public:
   using Scheduler::Scheduler;
@@ -19,11 +19,11 @@ class PreemptingScheduler : public Scheduler {
     Scheduler::pass();
   }
 
-  int preempted() const { return preempted_; }  ///< times that a text gave way
+  int preempted() const { return preempted_; }  ///< how often a text gave way
 
  protected:
-  /// The rows stay in the order in which they came, so the newest is the last. With blocks, to move a row is
-  /// to swap numbers.
+  /// Rows stay in the order in which they joined, so the newest is the last. With blocks, moving a row only
+  /// swaps numbers.
   void free_slots() override {
     int kept = 0;
     for (int r = 0; r < std::ssize(rows_); ++r) {
@@ -54,7 +54,7 @@ class PreemptingScheduler : public Scheduler {
     return true;
   }
 
-  /// The last row.
+  /// Removes the last row.
   void leave() {
     rows_.pop_back();
     engine_.clear_row(static_cast<int>(rows_.size()));

@@ -1,4 +1,4 @@
-// Finds full blocks by their tokens and by those before them. block_pool.h chooses the block to evict.
+// Finds full blocks by their own tokens and all tokens before them. block_pool.h chooses the block to evict.
 #pragma once
 
 #include <map>
@@ -21,14 +21,14 @@ class PrefixIndex {
     return known->second;
   }
 
-  /// From now on the block is found, unless another one with its key is. Returns the id of the found one.
+  /// Makes a block findable, unless another block has its key. Returns the id of the block with this key.
   long insert(long before, std::span<const int> tokens, int block) {
     const auto [known, is_new] = blocks_.try_emplace({before, {tokens.begin(), tokens.end()}}, block);
     if (is_new) entries_[block] = {++last_id_, known};
     return id(known->second);
   }
 
-  /// 0 for a block that is not found.
+  /// The id of a block; 0 if the block cannot be found.
   long id(int block) const { return entries_[block].id; }
 
   void erase(int block) {
@@ -39,7 +39,7 @@ class PrefixIndex {
  private:
   using Blocks = std::map<std::pair<long, std::vector<int>>, int>;
   struct Entry {
-    long id = 0;  // never given twice
+    long id = 0;  // never reused
     Blocks::iterator place = {};
   };
 

@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// Each text has a turn: the pass in which it came, and `patience` passes more for each unit of its priority,
-/// of which 0 is the most urgent. A turn never changes, so no two texts preempt each other again and again.
+/// Each text has a turn: the pass in which it arrived, plus `patience` passes for each unit of its priority;
+/// 0 is the most urgent. A turn never changes, so two texts cannot preempt each other again and again.
 class PriorityScheduler : public PreemptingScheduler {
  public:
   using PreemptingScheduler::PreemptingScheduler;
@@ -28,13 +28,13 @@ class PriorityScheduler : public PreemptingScheduler {
     const std::size_t rows = rows_.size();
     PreemptingScheduler::pass();
     ++passes_;
-    // While none leaves, a text that waits finds no slot, no blocks, or no tokens left in the chunk.
+    // Unless a text leaves, a waiting text finds no slot, no blocks, or no tokens left in the chunk.
     if (waiting_.empty() || rows_.empty() || rows_.size() < rows) return;
     if (turn(waiting_.front()) < turn(last_in_turn())) preempt();
   }
 
  protected:
-  /// The last in turn leaves the batch and waits in its turn.
+  /// The text with the latest turn leaves the batch and waits in order of its turn.
   void preempt() override {
     Row& last = last_in_turn();
     const auto later = [&](const Row& row) { return turn(row) > turn(last); };
@@ -47,7 +47,7 @@ class PriorityScheduler : public PreemptingScheduler {
  private:
   static std::int64_t turn(const Row& row) { return *row.options.extras.turn; }
 
-  /// Of those whose turn is the same, the newest.
+  /// The row with the latest turn; of several, the newest.
   Row& last_in_turn() {
     const auto before = [](const Row& a, const Row& b) { return turn(a) < turn(b); };
     return *std::max_element(rows_.rbegin(), rows_.rend(), before);

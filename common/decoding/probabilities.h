@@ -16,11 +16,11 @@ inline std::vector<float> copy_of(std::span<const float> logits) {
 }
 
 /// softmax(logits), [vocab_size]: p[i] = exp(logits[i]) / Σ exp(logits[j]), by kernels/cpu/softmax.cpp. A
-/// token whose logit is -infinity cannot be chosen, its probability is 0. Throws Error when no token is left
-/// or a logit is NaN or +infinity.
+/// token whose logit is -infinity has probability 0. Throws Error when no token is left or a logit is NaN or
+/// +infinity.
 std::vector<float> softmax(std::span<const float> logits);
 
-/// The k-th largest value, 1 ≤ k ≤ values.size(); equal ones count one by one.
+/// The k-th largest value, 1 ≤ k ≤ values.size(); equal values count separately.
 float kth_largest(std::span<const float> values, int k);
 
 /// The tokens with a probability of at least `least`, by id.

@@ -15,8 +15,8 @@ struct Int4Group {
   std::size_t bytes() const { return sizeof scale + halves.size(); }
 };
 
-/// quantize of step 70 with integers from -8 to 7: the weight furthest from 0 (the first of several) becomes
-/// -8, whatever its sign.
+/// Like quantize of step 70, with integers from -8 to 7: the weight furthest from 0 (the first of several)
+/// becomes -8, whatever its sign.
 inline std::vector<Int4Group> quantize_int4(std::span<const float> weights, std::size_t inputs,
                                             std::size_t size) {
   std::vector<Int4Group> groups;

@@ -57,7 +57,7 @@ enum class Origin {
   kBonus,      ///< the target's, after proposals that were all accepted
 };
 
-/// Where token `index` of a round comes from, of whose `drafted` tokens the first ones were accepted.
+/// The origin of token `index` in a round that drafted `drafted` tokens and accepted the first `accepted`.
 inline Origin origin_of(int index, int accepted, int drafted) {
   if (drafted == 0) return Origin::kModel;
   if (index < accepted) return Origin::kAccepted;
@@ -76,7 +76,7 @@ struct Token {
 };
 
 using OnToken = std::function<void(const Token&)>;
-/// The same for texts that grow together, numbered from 0.
+/// Called for each token of texts that grow together, which are numbered from 0.
 using OnRowToken = std::function<void(int row, const Token&)>;
 
 }  // namespace staircase

@@ -25,10 +25,10 @@ inline void add_options(OptionSink& sink, PrefillOptions& options) {
 /// What a row feeds in one pass.
 struct Feed {
   std::span<const int> tokens = {};  ///< at least one
-  bool completes = false;            ///< whether the cache then has the whole text, so that a token follows
+  bool completes = false;            ///< whether the cache then has the whole text, so a new token follows
 };
 
-/// Texts that wait and texts that grow.
+/// Runs waiting and growing texts through an engine, pass by pass.
 class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
@@ -44,8 +44,8 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free slot and for room in the cache: first come, first served. The number is the
-  /// caller's name for the text, and no other waiting or growing text may have it.
+  /// Queues a prompt until it gets a slot and room in the cache: first come, first served. The number
+  /// identifies the text to the caller, and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
@@ -63,9 +63,9 @@ class Scheduler {
   /// Whether no text waits or grows.
   bool idle() const { return waiting_.empty() && rows_.empty(); }
 
-  /// One pass of the model over all rows: a token for each, or a part of its prompt. The prompts share a
-  /// chunk, first come, first served (Agrawal et al. 2023, section 4). So at most one of them is partly in
-  /// the cache.
+  /// Runs one pass of the model: each row gets a token or feeds a part of its prompt. The prompts share a
+  /// chunk, first come, first served (Agrawal et al. 2023, section 4). So at most one prompt is partly in the
+  /// cache.
   virtual void pass() {
     int budget = chunk_;
     std::vector<Feed> feeds;
@@ -97,7 +97,7 @@ class Scheduler {
     }
   }
 
-  /// Finished rows leave, here and in the cache, each from the last slot.
+  /// Removes finished rows here and in the cache, each from the last slot.
   virtual void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
@@ -119,7 +119,7 @@ class Scheduler {
   OnRowToken on_token_;
   OnFinished on_finished_;
   std::deque<Row> waiting_;
-  std::vector<Row> rows_;  // rows_[r] has row r of the cache
+  std::vector<Row> rows_;  // rows_[r] uses row r of the cache
 };
 
 }  // namespace staircase

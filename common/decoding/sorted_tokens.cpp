@@ -34,7 +34,7 @@ std::vector<FlatTrie::Token> those(std::vector<FlatTrie::Token> tokens, bool pla
 FlatTrie::FlatTrie(std::vector<Token> tokens) {
   std::ranges::sort(tokens);
   std::vector<std::size_t> open;  // the nodes of the latest token's bytes
-  // Of each node, the characters of all ways on. Within a character, they are no whole ones.
+  // For each node, the characters of all continuations. A node within a character counts them as broken.
   std::vector<CharacterSet> sets;
   std::vector<bool> ends_character;
   const auto close = [&](std::size_t depth) {
@@ -73,7 +73,7 @@ FlatTrie::FlatTrie(std::vector<Token> tokens) {
   }
 }
 
-/// Adds the characters of a token to the nodes of its bytes that end one, each with those that come after it.
+/// At each of a token's nodes that ends a character, adds the token's characters after that node.
 void FlatTrie::add_characters(std::string_view bytes, const std::vector<std::size_t>& nodes,
                               std::vector<CharacterSet>& sets, std::vector<bool>& ends_character) {
   std::vector<std::pair<std::size_t, std::uint32_t>> ends;  // the characters with the bytes up to their end

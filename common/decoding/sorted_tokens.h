@@ -1,4 +1,4 @@
-// The vocabulary as constraints walk through it: the trie of step 102 in one array, and the tokens that are
+// The vocabulary in the form that constraints use: the trie of step 102 in one array, and the tokens that are
 // plain text within a JSON string.
 #pragma once
 
@@ -19,17 +19,17 @@ namespace staircase {
 /// A set of tokens, a bit each: token t is bit t % 64 of word t / 64. [(vocab_size + 63) / 64]
 using TokenBits = std::vector<std::uint64_t>;
 
-/// Characters by their kind: each of ASCII, and all others together.
+/// A set of characters: each ASCII character by itself, and all others together.
 class CharacterSet {
  public:
-  /// A code point.
+  /// Adds a code point.
   void add(std::uint32_t character) {
     if (character < 128)
       ascii_[character / 64] |= std::uint64_t(1) << character % 64;
     else
       others_ |= kCharacters;
   }
-  /// Bytes that are no whole character.
+  /// Adds bytes that form no whole character.
   void add_broken() { others_ |= kBroken; }
   void add(const CharacterSet& set) {
     for (int i = 0; i < 2; ++i) ascii_[i] |= set.ascii_[i];
@@ -47,7 +47,7 @@ class CharacterSet {
   std::uint8_t others_ = 0;
 };
 
-/// Tokens that begin alike share a path. A node is followed by all that are below it:
+/// Tokens that begin alike share a path. A node is followed by all nodes below it:
 ///
 ///     a, an, and, at    nodes a n d t: three below a, one below n
 class FlatTrie {
@@ -56,11 +56,11 @@ class FlatTrie {
 
   explicit FlatTrie(std::vector<Token> tokens);
 
-  /// Finds the tokens whose bytes lead somewhere. next(state, byte) is the state that a byte leads to, or a
-  /// negative number: all tokens that go on there are passed over. If takes_all(state, before, characters,
-  /// bytes), all of them are found without a look: they go on with these characters, for that number of bytes
-  /// at most. `before` was the state a byte earlier. Calls found(first, end) for the tokens first .. end - 1
-  /// in the order of their bytes.
+  /// Finds the tokens whose bytes lead to a state. next(state, byte) returns the state that a byte leads to;
+  /// if it is negative, all tokens that continue there are skipped. If takes_all(state, before, characters,
+  /// bytes) holds, all of them are found without further calls: they continue with these characters, for up
+  /// to that many bytes. `before` is the state one byte earlier. Calls found(first, end) for the tokens first
+  /// .. end - 1 in the order of their bytes.
   template <typename Next, typename TakesAll, typename Found>
   void walk(int state, const Next& next, const TakesAll& takes_all, const Found& found) const {
     std::vector<int> path(depth_ + 1, state);  // the states after 0, 1, 2 … bytes
@@ -90,31 +90,31 @@ class FlatTrie {
 
  private:
   struct Node {
-    char byte;            // which leads here
-    std::uint32_t depth;  // bytes before it
-    std::uint32_t first;  // of the tokens that end here, in ids_; they are those before the next node's
+    char byte;            // the byte that leads here
+    std::uint32_t depth;  // number of bytes before it
+    std::uint32_t first;  // index in ids_ of the tokens that end here, up to the next node's first
     std::uint32_t end;    // the first node that is not below this one
-    std::uint32_t below;  // bytes of the longest way on from here
-    std::uint32_t set;    // of the characters of all ways on, in sets_
+    std::uint32_t below;  // bytes of the longest continuation from here
+    std::uint32_t set;    // index in sets_ of the characters of all continuations
   };
   void add_characters(std::string_view bytes, const std::vector<std::size_t>& nodes,
                       std::vector<CharacterSet>& sets, std::vector<bool>& ends_character);
 
-  std::vector<Node> nodes_ = {};  // and one more, where all ends
+  std::vector<Node> nodes_ = {};  // and a last one that marks the end
   std::vector<std::uint32_t> ids_ = {};
   std::vector<CharacterSet> sets_ = {};
   std::size_t depth_ = 0;
   CharacterSet characters_ = {};
 };
 
-/// The tokens that can be part of a constrained text: without special tokens, whose names are no text, and
-/// without those that end one. Built once for a model; the tokenizer must outlive it.
+/// The tokens that can be part of a constrained text: all except end-of-text tokens and special tokens, whose
+/// names are not text. Built once for a model; the tokenizer must outlive it.
 struct SortedTokens {
-  /// The special tokens in `written` are text nevertheless.
+  /// The special tokens in `written` count as text.
   SortedTokens(const Tokenizer& tokenizer, EndTokens ends, const std::vector<int>& written = {});
 
-  /// A plain token has whole characters which stand for themselves in a JSON string. Most states that allow
-  /// one allow all.
+  /// Whether a token consists of whole characters that need no escape in a JSON string. Most states that
+  /// allow one plain token allow all of them.
   static bool is_plain(std::string_view bytes);
 
   /// Bytes of the longest token.

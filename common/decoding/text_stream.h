@@ -1,4 +1,4 @@
-// The text of a sequence as it grows, for all that show it: the terminal, JSON and the server.
+// Turns the tokens of a growing sequence into text, for the terminal, JSON and the server.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace staircase {
 
-/// Whole characters only, and no text for an end-of-text token that ends the sequence.
+/// Returns only whole characters, and no text for an end-of-text token that ends the sequence.
 class TextStream {
  public:
-  /// Both must outlive this.
+  /// `tokenizer` and `ends` must outlive this object.
   TextStream(const Tokenizer& tokenizer, const EndTokens& ends) : decoder_(tokenizer), ends_(&ends) {}
 
   /// Takes the next token and returns the text that it adds, often nothing. An end-of-text token waits: it
@@ -32,7 +32,7 @@ class TextStream {
   StreamDecoder decoder_;
   const EndTokens* ends_;
   std::optional<int> waiting_end_;
-  bool has_text_ = false;  // of its own: a stop filter decodes all tokens, this one as well
+  bool has_text_ = false;  // whether that token brought its text: a stop filter decodes all tokens
 };
 
 }  // namespace staircase

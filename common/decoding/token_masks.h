@@ -1,4 +1,4 @@
-// The tokens that each state of an automaton allows: found in one walk through the vocabulary, and kept.
+// The tokens that each state of an automaton allows: found in one walk through the vocabulary, then cached.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class TokenTrie {
   std::vector<Node> nodes_ = {Node()};
 };
 
-/// What all rows with the same constraint share. The tokenizer must outlive it.
+/// The masks that all rows with the same constraint share. The tokenizer must outlive this object.
 template <typename Allowed>
 struct TokenMasks {
   static constexpr std::size_t kMaxMasks = 1000;  // 12 MB for a vocabulary of 100,000
@@ -71,14 +71,14 @@ struct TokenMasks {
   }
 };
 
-/// Does what keep_allowed does, for one row. A copy is for another row: it has a state of its own.
+/// Does what keep_allowed does, for one row. Each row needs its own copy, which has its own state.
 template <typename Allowed>
 struct KeepAllowed {
   std::shared_ptr<TokenMasks<Allowed>> masks;
   typename Allowed::States states = masks->allowed.start();
   std::size_t read = 0;  // tokens of the text
 
-  /// From one call to the next, `text` must only grow.
+  /// From one call to the next, `text` may only grow.
   void operator()(std::span<float> logits, std::span<const int> text) {
     for (; read < text.size(); ++read)
       states = masks->allowed.after(states, masks->tokenizer.bytes(text[read]));

@@ -1,5 +1,4 @@
-// The scheduler of steps 120 and 121 for servers, which are on another branch: with the beam search of
-// step 46.
+// A scheduler for servers that combines those of steps 120 and 121 with the beam search of step 46.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 
 namespace staircase {
 
-/// Urgent texts first, drafts of a smaller model or of what a text repeats, and searches. Each beam of a
-/// search is a text of its own with one new token, as in vLLM. So beams share passes with other texts, and
-/// wait or are preempted like them. The cache finds their tokens again: the first child of a beam continues
-/// its row, and the others share its full blocks.
+/// Serves urgent texts first, drafts with a smaller model or from the text itself, and runs beam searches.
+/// Each beam is a text of its own with one new token, as in vLLM. So beams share passes with other texts, and
+/// wait or are preempted like them. The cache still holds their tokens: a beam's first child continues its
+/// row, and its other children share its full blocks.
 class TurnScheduler : public ModelDraftingScheduler {
  public:
   TurnScheduler(Engine& engine, const Tokenizer& tokenizer, int slots, const PrefillOptions& prefill,
@@ -34,11 +33,11 @@ class TurnScheduler : public ModelDraftingScheduler {
         report_token_(std::move(on_token)),
         report_end_(std::move(on_finished)) {}
 
-  /// The num_beams texts of a search are submitted with numbers that follow each other. Their tokens are
-  /// reported when the search ends, the best text first. A text that it does not find has none.
+  /// Submit the num_beams texts of a search with consecutive numbers. Their tokens are reported when the
+  /// search ends, the best text first. A text that the search does not find has no tokens.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (!options.extras.search) return ModelDraftingScheduler::submit(number, std::move(prompt), options);
-    if (search_of(number)) return;  // it is one of the others
+    if (search_of(number)) return;  // another text of a known search
     Search& search = searches_[number] = {options};
     if (options.stopping.max_new_tokens == 0) return finish(number);
     search.growing.push_back({std::move(prompt), StopFilter(options.stop, tokenizer_)});
@@ -75,13 +74,13 @@ class TurnScheduler : public ModelDraftingScheduler {
   struct Search {
     RowOptions options;
     std::vector<Beam> growing = {}, ended = {};
-    std::vector<float> logits = {};  // [growing.size(), vocab_size] once all are there
-    int missing = 0;                 // beams whose logits are not there yet
+    std::vector<float> logits = {};  // [growing.size(), vocab_size] once complete
+    int missing = 0;                 // beams that still wait for their logits
 
     int beams() const { return options.extras.search->num_beams; }
   };
 
-  /// The search with that number among those of its texts.
+  /// The search that the text `number` belongs to.
   std::map<int, Search>::iterator find(int number) {
     const auto after = searches_.upper_bound(number);
     if (after == searches_.begin()) return searches_.end();
@@ -93,7 +92,7 @@ class TurnScheduler : public ModelDraftingScheduler {
     return search == searches_.end() ? nullptr : &search->second;
   }
 
-  /// Each beam keeps the turn of the search, so it passes texts that came later.
+  /// Each beam keeps the turn of the search, so it overtakes texts that arrived later.
   void submit_beams(int first, Search& search) {
     search.missing = static_cast<int>(search.growing.size());
     for (int b = 0; b < std::ssize(search.growing); ++b) {
@@ -110,7 +109,7 @@ class TurnScheduler : public ModelDraftingScheduler {
     }
   }
 
-  /// The queue stays sorted: the beam at its end passes all that come later in turn, or have no turn yet.
+  /// Keeps the queue sorted: the beam at its end overtakes all texts with a later turn or none yet.
   void into_turn() {
     Row beam = std::move(waiting_.back());
     waiting_.pop_back();
@@ -127,7 +126,7 @@ class TurnScheduler : public ModelDraftingScheduler {
     search.growing = continue_beams(search.growing, search.logits, search.ended, engine_.ends(),
                                     search.options, *search.options.extras.search, [](const Beam&) {});
     if (search.growing.empty()) return finish(place->first);
-    chosen_.push_back(place->first);  // not yet: texts that wait preempt others
+    chosen_.push_back(place->first);  // submitted later: waiting texts preempt others
   }
 
   void finish(int first) {

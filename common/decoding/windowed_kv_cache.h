@@ -1,5 +1,5 @@
-// A paged cache that gives back the blocks of layers with a window once the window has passed them. A lesson
-// need not write it.
+// A paged cache that frees the blocks of layers with a window once the window has passed them. It is given:
+// no lesson writes it.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,18 @@ namespace staircase {
 
 /// Layers that see all positions keep all blocks of a row, as in PagedKvCache. Layers with a window share a
 /// second, smaller pool, in which a row has only the blocks that its next tokens see. A text shares a prefix
-/// if both pools still have it: of the second one, the blocks in the window of the prefix's end.
+/// if the first pool still holds all of it, and the second the blocks in the window at its end.
 class WindowedKvCache : public PagedKvCache {
  public:
   static constexpr int kMostAtOnce = Model::kPart;  ///< new tokens per pass
 
-  /// The first `slots` of the rows can all grow at the same time, if there are `n_blocks` for them. The
-  /// others keep what they hold.
+  /// The first `slots` rows can all grow at the same time if `n_blocks` blocks are enough. The other rows
+  /// only keep texts.
   WindowedKvCache(Model& model, int n_rows, int n_blocks, int slots)
       : PagedKvCache(model, n_rows, n_blocks, longest_window(model.config()) + 1),
         window_(longest_window(model.config())),
         window_rows_(n_rows),
-        // A row has no more blocks here than there, and those that rows share are shared in both pools.
+        // A row has no more blocks here than in the other pool, and rows share blocks in both.
         window_pool_(window_ > 0 ? std::min(n_blocks, slots * most_blocks(window_)) : 0),
         ids_(window_pool_.free()) {
     if (window_ == 0) return;
@@ -42,18 +42,18 @@ class WindowedKvCache : public PagedKvCache {
                     window_table_};
     }
   }
-  /// All rows can grow.
+  /// A cache in which all rows can grow.
   WindowedKvCache(Model& model, int n_rows, int n_blocks)
       : WindowedKvCache(model, n_rows, n_blocks, n_rows) {}
 
-  /// A pass writes all of its keys before its first token reads.
+  /// A pass writes all of its keys before its first token reads any.
   int most_at_once() const override { return window_ > 0 ? kMostAtOnce : PagedKvCache::most_at_once(); }
 
   bool reserve(int row, int positions) override {
     if (window_ == 0) return PagedKvCache::reserve(row, positions);
     WindowRow& own = window_rows_[row];
     const int wanted = std::max(own.promised, std::min(most_blocks(window_), blocks_for(positions)));
-    const auto missing = [&] {  // blocks that rows may still take, with those of this one
+    const auto missing = [&] {  // blocks that rows may still take, this one included
       int count = std::max(0, wanted - own.held());
       for (const WindowRow& other : window_rows_) {
         if (&other != &own) count += std::max(0, other.promised - other.held());
@@ -70,7 +70,7 @@ class WindowedKvCache : public PagedKvCache {
     PagedKvCache::share(row, text);
     if (window_ == 0) return;
     const std::vector<long>& ids = rows_[row].ids;
-    int count = blocks(row);  // that both pools have
+    int count = blocks(row);  // blocks that both pools have
     for (int b = count - 1; b >= first_seen(count * kBlockSize); --b) {
       if (!found_.contains(ids[b + 1])) count = b;
     }
@@ -83,14 +83,14 @@ class WindowedKvCache : public PagedKvCache {
     }
   }
 
-  /// Gives an empty row room for a text whose keys and values come from a file; no other row grows yet.
-  /// Returns the first position to fill in layers without a window: other texts hold those before. In layers
-  /// with a window, that is first_kept(). Nothing if there is no room, or if that position would be before
+  /// Makes room in an empty row for a text whose keys and values come from a file; no other row may grow yet.
+  /// Returns the first position to fill in layers without a window: other texts hold the earlier ones. Layers
+  /// with a window start at first_kept(). Returns nothing if there is no room, or if the position is before
   /// `least`.
   std::optional<int> take_back(int row, std::span<const int> text, int least) {
     PagedKvCache::share(row, text);
     const int shared = length(row), count = static_cast<int>(text.size());
-    std::vector<int> blocks;  // of layers with a window: one of another text, or a new one
+    std::vector<int> blocks;  // in layers with a window: another text's block, or -1 for a new one
     for (int b = first_seen(count); window_ > 0 && b < blocks_for(count); ++b) {
       const auto known = b < shared / kBlockSize ? found_.find(rows_[row].ids[b + 1]) : found_.end();
       blocks.push_back(known != found_.end() ? known->second : -1);
@@ -117,7 +117,7 @@ class WindowedKvCache : public PagedKvCache {
   bool keeps_window(int layer) const { return !in_window_.empty() && in_window_[layer]; }
   /// The first position that layers with a window keep of a text of this length.
   int first_kept(int length) const { return window_ > 0 ? first_seen(length) * kBlockSize : length; }
-  /// Their blocks of a row, in the order of its positions. Those before first_kept() are none of it.
+  /// A row's blocks in layers with a window, by position. Entries before first_kept() are only fillers.
   std::vector<int> window_blocks(int row) const {
     const WindowRow& own = window_rows_[row];
     std::vector<int> line(own.first, own.held() > 0 ? own.blocks[0] : 0);
@@ -145,7 +145,7 @@ class WindowedKvCache : public PagedKvCache {
     WindowRow& own = window_rows_[row];
     if (count > 0) own.start = start;
     const int missing = blocks_for(length(row)) - own.first - own.held();
-    // The table is written at the same time, and no more often than for new blocks.
+    // Frees blocks only with new ones, so the table is written no more often than for these.
     if (missing > 0) release_before(own, std::min(first_seen(own.start), own.known));
     for (int i = 0; i < missing; ++i) {
       if (window_pool_.free() == 0) release_passed();
@@ -153,13 +153,13 @@ class WindowedKvCache : public PagedKvCache {
       own.changed = true;
     }
     if (!std::exchange(own.changed, false)) return;
-    // No token sees a block that has left. In its place the table has the oldest one of this row.
+    // No token sees a freed block. In its place, the table lists the row's oldest block.
     Tensor place = window_table_.rows(row, 1);
     device_.copy_from_host(window_blocks(row), place);
   }
 
-  /// Back to where the window of the next token begins before all that the row has kept, the row is cleared,
-  /// and the model computes all of it again.
+  /// If the window of the next token would begin before the row's oldest block, clears the row, and the model
+  /// recomputes all of it.
   void truncate(int row, int length) override {
     PagedKvCache::truncate(row, length);
     if (window_ == 0) return;
@@ -183,15 +183,14 @@ class WindowedKvCache : public PagedKvCache {
     window_rows_[a].changed = window_rows_[b].changed = true;
   }
 
-  /// Bytes of the keys and values of a text as long as the context. Its blocks may be fewer, if it shares
-  /// some.
+  /// Bytes of the keys and values of a text as long as the context. A text that shares blocks needs fewer.
   static std::size_t text_bytes(const ModelConfig& config, DType dtype) {
     const int longest = longest_window(config);
     return staircase::text_bytes(config, dtype, [&config, longest](int window) {
       return window > longest ? config.n_positions : most_blocks(longest) * kBlockSize;
     });
   }
-  /// The memory of a model with such a cache, in a line for a person.
+  /// The memory of a model with such a cache, as one line of text.
   static std::string estimate(const ModelConfig& config, DType dtype) {
     return windowed_memory_estimate(config, dtype, text_bytes(config, dtype));
   }
@@ -205,20 +204,20 @@ class WindowedKvCache : public PagedKvCache {
  private:
   struct WindowRow {
     std::deque<int> blocks = {};
-    int first = 0;         // the place of blocks[0] in the text, in blocks
+    int first = 0;         // the number of text blocks before blocks[0]
     int start = 0;         // the length before the newest pass
     int promised = 0;      // blocks that the row may hold
-    int known = 0;         // full blocks of the text that can be found, or could
+    int known = 0;         // full blocks that were made findable
     bool changed = false;  // since its row of the table was written
 
     int held() const { return static_cast<int>(blocks.size()); }
   };
 
-  /// Blocks of a row in a pass: for the window before its first token, and for its tokens.
+  /// The most blocks of a row in a pass: for the window of its first token, and for its tokens.
   static constexpr int most_blocks(int window) { return blocks_for(window - 2 + kMostAtOnce) + 1; }
 
-  /// The longest window with fewer blocks than the context; 0: no layer has one. The same on all ranks, even
-  /// on one whose layers have none.
+  /// The longest window that needs fewer blocks than the context; 0 if no layer has one. It is the same on
+  /// all ranks, even on one whose layers have no window.
   static int longest_window(const ModelConfig& config) {
     int longest = 0;
     for (const std::int32_t window : config.windows) {
@@ -231,7 +230,7 @@ class WindowedKvCache : public PagedKvCache {
   /// The first block that a token at that position sees.
   int first_seen(int position) const { return std::max(0, position - window_ + 1) / kBlockSize; }
 
-  /// One must be free.
+  /// Allocates a block; one must be free.
   int new_block() {
     const int block = window_pool_.take();
     found_.erase(std::exchange(ids_[block], 0));
@@ -245,19 +244,19 @@ class WindowedKvCache : public PagedKvCache {
       row.changed = true;
     }
   }
-  /// Blocks that only the tokens before the newest pass saw. While there are others, a row keeps them until
+  /// Frees blocks that only tokens before the newest pass saw. While others are free, a row keeps these until
   /// remember() has their tokens, so that they can be found later.
   void release_passed() {
     for (WindowRow& row : window_rows_) release_before(row, first_seen(row.start));
   }
 
   const int window_;
-  std::vector<bool> in_window_ = {};  // of each layer, if there are windows
+  std::vector<bool> in_window_ = {};  // for each layer, if there are windows
   Tensor window_table_;  // [n_rows, blocks per context] int32, shared by all layers with a window
   std::vector<WindowRow> window_rows_;
   BlockPool window_pool_;
-  std::vector<long> ids_;  // of each block what it is found by: the id of the other pool's, or 0
-  std::unordered_map<long, int> found_;  // the block with each id
+  std::vector<long> ids_;                // for each block, the id of its twin in the other pool, or 0
+  std::unordered_map<long, int> found_;  // from an id to its block
 };
 
 }  // namespace staircase

@@ -33,7 +33,7 @@ struct Statistics {
   }
 };
 
-/// One line for a person.
+/// The estimate as one line of text.
 std::string to_string(const Statistics& statistics);
 
 }  // namespace staircase

@@ -48,7 +48,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
-/// Turns the raw logits of a model into the form that the options require.
+/// Applies the options to the raw logits of a model.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
 }

@@ -58,7 +58,7 @@ inline void keep_top_k(std::span<float> logits, int k) {
   for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
 }
 
-/// Turns the raw logits of a model into the form that the options require.
+/// Applies the options to the raw logits of a model.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);

@@ -84,7 +84,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
-/// Turns the raw logits of a model into the form that the options require.
+/// Applies the options to the raw logits of a model.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);

@@ -108,7 +108,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
-/// Turns the raw logits of a model into the form that the options require; `tokens` are those so far.
+/// Applies the options to the raw logits of a model; `tokens` is the text so far.
 inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options) {
   if (options.presence_penalty != 0.0f) apply_presence_penalty(logits, tokens, options.presence_penalty);
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);

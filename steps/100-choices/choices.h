@@ -10,7 +10,7 @@
 namespace staircase {
 
 struct ChoiceOptions {
-  std::vector<std::string> choices = {};  ///< empty for any text
+  std::vector<std::string> choices = {};  ///< empty: any text is valid
 };
 
 inline void add_options(OptionSink& sink, ChoiceOptions& options, const RowOptions& row) {

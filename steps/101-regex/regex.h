@@ -12,7 +12,7 @@
 namespace staircase {
 
 struct RegexOptions {
-  std::string regex = {};  ///< empty for any text
+  std::string regex = {};  ///< empty: any text is valid
 };
 
 inline void add_options(OptionSink& sink, RegexOptions& options, const RowOptions& row) {
@@ -24,8 +24,7 @@ inline void add_options(OptionSink& sink, RegexOptions& options, const RowOption
 /// A nondeterministic finite automaton (Thompson 1968).
 class Regex {
  public:
-  /// Where it may be after a part of a text: in several states at once. In none, if no text that begins so
-  /// matches.
+  /// The states that the automaton may be in after a part of a text. Empty if no matching text begins so.
   using States = std::set<int>;
 
   explicit Regex(std::string_view pattern) : last_(add(parse_regex(pattern), 0)) {}
@@ -53,7 +52,7 @@ class Regex {
 
  private:
   struct State {
-    std::vector<std::pair<ByteRange, int>> steps = {};  // to another state, by a byte
+    std::vector<std::pair<ByteRange, int>> steps = {};  // to another state, reading a byte
     std::vector<int> free = {};                         // to states that are entered with this one
   };
 
@@ -62,8 +61,8 @@ class Regex {
     for (const int other : states_[state].free) enter(other, states);
   }
 
-  /// Adds the ways of a part's texts, from the state `from` to the one that it returns. None leads back to
-  /// `from`, which may be the beginning of other parts, too.
+  /// Adds transitions for a part's texts, from the state `from` to the state that it returns. None leads back
+  /// to `from`, where other parts may also begin.
   int add(const RegexPart& part, int from) {
     using Kind = RegexPart::Kind;
     if (part.kind == Kind::kSequence) {

@@ -13,7 +13,7 @@ namespace staircase {
 
 struct GrammarOptions {
   std::string file = {};
-  GrammarRules rules = {};  ///< of the file; empty for any text
+  GrammarRules rules = {};  ///< from the file; empty: any text is valid
 };
 
 inline void add_options(OptionSink& sink, GrammarOptions& options, const RowOptions& row) {
@@ -26,7 +26,7 @@ inline void add_options(OptionSink& sink, GrammarOptions& options, const RowOpti
 class Grammar {
  public:
   static constexpr int kMaxStacks = 200'000, kMaxAtOnce = 5'000, kEmpty = 0;
-  /// The stacks that it may have after a part of a text, by number. None, if no text that begins so is valid.
+  /// The numbers of the stacks that are possible after a part of a text. Empty if no valid text begins so.
   using States = std::set<int>;
 
   explicit Grammar(const GrammarRules& rules) : rules_(std::make_shared<GrammarRules>(rules)) {}
@@ -53,7 +53,7 @@ class Grammar {
   using Stack = std::tuple<const RegexPart*, int, int>;
   using Kind = RegexPart::Kind;
 
-  /// The number of a stack: equal stacks have the same, and a top of which nothing is left is none.
+  /// Returns the number of a stack, the same for equal stacks. A finished top is left out.
   int push(const RegexPart& top, int done, int below) const {
     if (top.kind == Kind::kSequence && done == std::ssize(top.parts)) return below;
     if (top.kind == Kind::kRepeat && done == top.most) return below;
@@ -63,7 +63,7 @@ class Grammar {
     return known->second;
   }
 
-  /// What a stack becomes before it reads a byte: stacks with a byte on top, and the empty one.
+  /// Expands a stack for reading the next byte: into stacks with a byte on top, and the empty one.
   const States& opened(int stack) const {
     if (opened_.contains(stack)) return opened_[stack];
     States seen, found;
@@ -78,17 +78,17 @@ class Grammar {
         for (const RegexPart& one : top->parts) todo.insert(push(one, 0, below));
       if (top->kind != Kind::kRepeat) continue;
       if (done >= top->least) todo.insert(below);
-      const int count = done + (done < std::max(top->least, top->most));  // without a limit, up to the least
+      const int count = done + (done < std::max(top->least, top->most));  // if unlimited, count to the least
       todo.insert(push(top->parts[0], 0, push(*top, count, below)));
     }
     return opened_[stack] = found;
   }
 
   std::shared_ptr<const GrammarRules> rules_;
-  static inline const RegexPart kEnd{Kind::kByte, {}, {1, 0}};  // a byte that none fits
+  static inline const RegexPart kEnd{Kind::kByte, {}, {1, 0}};  // no byte matches this
   mutable std::vector<Stack> stacks_ = {{&kEnd, 0, kEmpty}};
   mutable std::map<Stack, int> numbers_ = {};
-  mutable std::map<int, States> opened_ = {};  // what opened() has returned
+  mutable std::map<int, States> opened_ = {};  // results of opened()
 };
 
 }  // namespace staircase

@@ -131,8 +131,8 @@ inline void keep_top_p(std::span<float> logits, float p) {
   for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
-/// Turns the raw logits of a model into the form that the options require; `tokens` are those so far. The
-/// presence and frequency penalties skip the first `uncounted` of them.
+/// Applies the options to the raw logits of a model; `tokens` is the text so far. The presence and frequency
+/// penalties skip the first `uncounted` of them.
 inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options,
                     std::size_t uncounted = 0) {
   const std::span<const int> counted = tokens.subspan(uncounted);

@@ -15,7 +15,7 @@ namespace staircase {
 class RingKvCache : public KvCache {
  public:
   static constexpr int kBlock = 16;       ///< positions per block
-  static constexpr int kMostAtOnce = 64;  ///< new tokens per pass, unless the constructor gets another number
+  static constexpr int kMostAtOnce = 64;  ///< default maximum of new tokens per pass
 
   explicit RingKvCache(Model& model, int n_rows = 1, int most_at_once = kMostAtOnce)
       : has_windows_(!model.config().windows.empty()),
@@ -29,8 +29,8 @@ class RingKvCache : public KvCache {
 
   int length(int row) const override { return lengths_[row]; }
 
-  /// A pass writes all of its keys before its first token reads. So a ring has room for both: the window that
-  /// this token sees, and the new tokens.
+  /// A pass writes all of its keys before its first token reads any. So a ring has room for the window that
+  /// this token sees and for the new tokens.
   int most_at_once() const override { return has_windows_ ? most_ : KvCache::most_at_once(); }
 
   void append(int row, int count) override {
@@ -40,8 +40,8 @@ class RingKvCache : public KvCache {
 
   KeysValues layer(int index) override { return layers_[index]; }
 
-  /// A ring that has come round can go back by as many positions as a pass has. Further back, the window of
-  /// the next token is overwritten: then the row is cleared, and the model computes all of it again.
+  /// A ring that has wrapped around can go back by as many positions as a pass has. Further back, the next
+  /// token's window is overwritten, so the row is cleared and the model recomputes all of it.
   void truncate(int row, int length) override {
     const bool lost = written_[row] > ring_ && written_[row] - length > most_;
     lengths_[row] = lost ? 0 : length;
@@ -76,12 +76,12 @@ class RingKvCache : public KvCache {
   }
 
   bool has_windows_;
-  int most_;                                    // new tokens per pass
-  int ring_ = std::numeric_limits<int>::max();  // positions in the shortest one
+  int most_;                                    // maximum of new tokens per pass
+  int ring_ = std::numeric_limits<int>::max();  // positions in the shortest ring
   std::vector<KeysValues> layers_;              // [n_rows n, n_kv_head, kBlock, head_size] or
                                                 // [n_rows, n_kv_head, n_positions, head_size] each
   std::vector<int> lengths_;
-  std::vector<int> written_;  // of each row, the most positions since it was empty
+  std::vector<int> written_;  // maximum length of each row since it was empty
 };
 
 }  // namespace staircase

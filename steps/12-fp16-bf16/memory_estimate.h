@@ -1,4 +1,4 @@
-// How much memory a model needs, by formula, before any of it is loaded.
+// Computes how much memory a model needs, before any of it is loaded.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ inline std::size_t weight_bytes(const ModelConfig& config, DType dtype) {
 
 /// Bytes of the intermediate results of `n_tokens` tokens on a CPU. Each token has the residual stream,
 /// query, key, value, attended values and the inside of the MLP. With rotary positions it also has the
-/// unrotated query, key and value, and the rotations, and with experts what these need. The last token has
+/// unrotated query, key and value, and the rotations, and with experts their own results. The last token has
 /// three more rows, and its logits.
 inline std::size_t activation_bytes(const ModelConfig& config, int n_tokens) {
   const std::size_t n = config.n_embd, tokens = n_tokens, q = config.query_width(), k = config.key_width();
@@ -36,7 +36,7 @@ inline std::size_t cache_bytes(const ModelConfig& config, DType dtype, int posit
   return std::size_t{2} * config.n_layer * positions * config.key_bytes(dtype);
 }
 
-/// One line for a person.
+/// The estimate as one line of text.
 inline std::string memory_estimate(const ModelConfig& config, DType dtype) {
   const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB",

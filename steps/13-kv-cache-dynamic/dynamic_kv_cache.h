@@ -24,7 +24,7 @@ class DynamicKvCache : public KvCache {
 
   void truncate(int /*row*/, int length) override { length_ = length; }
 
-  /// Held by all layers now, allocated by all growths together, and copied by them (old positions only).
+  /// Bytes that all layers hold now, and bytes that all growths allocated and copied (old positions only).
   CacheUse use() const override { return use_; }
 
  private:

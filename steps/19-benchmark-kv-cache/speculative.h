@@ -16,13 +16,13 @@ inline void add_options(OptionSink& sink, SpeculationOptions& options) {
            "number of tokens that the draft model proposes at a time", between(1, 16));
 }
 
-/// What happened, over all rounds.
+/// Statistics over all rounds.
 struct Speculation {
   int rounds = 0;                 ///< passes of the target
-  int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
+  int drafted = 0, accepted = 0;  ///< tokens proposed, and those accepted
 };
 
-/// What a token is drawn from, [vocab_size]. In greedy decoding one token has all the probability.
+/// The distribution of a token, [vocab_size]. In greedy decoding, one token has all the probability.
 inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
                                        const SamplingOptions& options) {
   process(logits, tokens, options);
@@ -43,14 +43,14 @@ inline std::vector<float> residual(std::span<const float> p, std::span<const flo
 }
 
 struct Verdict {
-  int accepted = 0;  ///< how many of the drafted tokens stay
+  int accepted = 0;  ///< how many of the drafted tokens are kept
   int next = 0;      ///< the token after them
 };
 
-/// Accepts each drafted token x with probability min(1, p(x) / q(x)). Ends with a token from the residual
-/// instead of the first rejected one, or from the last p if none was rejected (Leviathan et al. 2023,
-/// algorithm 1). For any q, the tokens have the distribution p (appendix A.1). drafted [γ], q
-/// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
+/// Accepts each drafted token x with probability min(1, p(x) / q(x)). After a rejection the last token comes
+/// from the residual, otherwise from the last p (Leviathan et al. 2023, algorithm 1). For any q, the tokens
+/// have the distribution p (appendix A.1). drafted [γ], q [γ][vocab_size]: what each was drawn from, p [γ +
+/// 1][vocab_size].
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {
   for (int i = 0; i < std::ssize(drafted); ++i) {

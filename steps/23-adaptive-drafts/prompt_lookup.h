@@ -1,4 +1,4 @@
-// Speculation without a draft model (Saxena 2023): what the text has said before, it may say again.
+// Speculation without a draft model (Saxena 2023): texts often repeat themselves.
 #pragma once
 
 #include "speculative.h"
@@ -6,7 +6,7 @@
 namespace staircase {
 
 struct LookupOptions {
-  std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value it is off
+  std::optional<int> num_tokens = {};  ///< γ of the look-up; if unset, look-up is off
   int ngram = 2;                       ///< length of the longest n-gram to look for
 };
 
@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, LookupOptions& options) {
 /// Returns the index of the token that followed the latest earlier occurrence of the last `longest` tokens of
 /// the text. If they did not occur before, tries fewer, down to the last token alone.
 inline std::optional<int> look_up(std::span<const int> text, int longest) {
-  const auto newest = text.end() - 1;  // searched for, not searched in, or the end would find itself
+  const auto newest = text.end() - 1;  // excluded from the search, or the end would find itself
   for (int n = std::min<int>(longest, newest - text.begin()); n >= 1; --n) {
     const auto found = std::find_end(text.begin(), newest, text.end() - n, text.end());
     if (found != newest) return static_cast<int>(found - text.begin()) + n;
@@ -28,7 +28,7 @@ inline std::optional<int> look_up(std::span<const int> text, int longest) {
   return std::nullopt;
 }
 
-/// Proposes the tokens that followed the last time. Each of its distributions has one possible token.
+/// Proposes the tokens that followed the last occurrence. Each distribution has only one possible token.
 class PromptLookup : public Drafter {
  public:
   PromptLookup(int longest, int vocab_size) : longest_(longest), vocab_size_(vocab_size) {}
@@ -37,7 +37,7 @@ class PromptLookup : public Drafter {
     const std::optional<int> followed = look_up(text, longest_);
     Distributions q(followed ? count : 0, std::vector<float>(vocab_size_));
     for (int i = 0; i < std::ssize(q); ++i) {
-      // The copy may run into itself, and what repeats goes on repeating (Ziv and Lempel 1977, section II).
+      // The copy may reach its own tokens, so a repetition continues (Ziv and Lempel 1977, section II).
       text.push_back(text[*followed + i]);
       q[i][text.back()] = 1.0f;
     }

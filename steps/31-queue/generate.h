@@ -47,7 +47,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
-  int waiting = 0;  // the first text without a place
+  int waiting = 0;  // the first text without a slot
   while (waiting < std::ssize(texts) || !rows.empty()) {
     for (; waiting < std::ssize(texts) && std::ssize(rows) < slots; ++waiting) {
       cache.truncate(static_cast<int>(rows.size()), 0);

@@ -1,4 +1,4 @@
-// A row of the batch: a text that grows there, and leaves when it is done.
+// A row of the batch: a text that grows in it and leaves when it is finished.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace staircase {
 
 struct Row {
-  int number;  ///< of the text; its place in the batch changes when others leave
+  int number;  ///< of the text; its slot may change when others leave
   std::vector<int> tokens;
   TextOptions options;
   std::mt19937 generator;
@@ -31,11 +31,11 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   return token;
 }
 
-/// Finished rows leave, so the others do not pay for them. Rows from the end take their slots, none twice.
-/// `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last row.
+/// Removes finished rows, so a pass no longer computes them. Rows from the end fill their slots, and none
+/// moves twice. `move_row` does the same in the cache; `on_leave` gets each removed row as the last one.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
-  int count = static_cast<int>(rows.size());  // without those at the end that leave
+  int count = static_cast<int>(rows.size());  // without the finished rows at the end
   for (int r = 0; r < count; ++r) {
     if (!rows[r].finished) continue;
     do --count;

@@ -27,7 +27,7 @@ class StopFilter {
   StopFilter(StopOptions options, const Tokenizer& tokenizer)
       : options_(std::move(options)), tokenizer_(&tokenizer) {}
 
-  /// The text that can be shown once `token` is there: never a part of a stop sequence.
+  /// Adds `token` and returns the text that can now be shown, never a part of a stop sequence.
   std::string push(int token) {
     bytes_ += tokenizer_->bytes(token);
     held_ += take_complete_utf8(bytes_);
@@ -54,7 +54,7 @@ class StopFilter {
     return first;
   }
 
-  /// The length of the longest end of the text that a stop sequence starts with.
+  /// The length of the longest suffix of the text that a stop sequence starts with.
   std::size_t longest_beginning() const {
     std::size_t longest = 0;
     for (const std::string& stop : options_.sequences) {

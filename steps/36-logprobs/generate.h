@@ -38,9 +38,9 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 }
 
 /// Continues all prompts, each `copies` times, with as many texts at a time as the batch has slots, at least
-/// `copies`. When texts end, the next ones take their slots. `on_token` gets each token as it is chosen.
-/// Text i belongs to prompt i / copies and has its own random numbers, so no text depends on the others. The
-/// cache has a row for each place.
+/// `copies`. When texts end, the next ones take their slots. `on_token` gets each token as it is chosen. Text
+/// i belongs to prompt i / copies and has its own random numbers, so no text depends on the others. The cache
+/// has a row for each slot.
 inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer, const Prompts& prompts,
                                         int copies, const RowOptions& options, int slots, KvCache& cache,
                                         const OnRowToken& on_token) {
@@ -56,7 +56,7 @@ inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
-  int waiting = 0;  // the first text without a place
+  int waiting = 0;  // the first text without a slot
   while (waiting < std::ssize(texts) || !rows.empty()) {
     int taken = static_cast<int>(rows.size());  // slots; the copies of a prompt join after its prefill
     for (; waiting < std::ssize(texts) && taken <= slots - copies; waiting += copies, taken += copies) {

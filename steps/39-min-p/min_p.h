@@ -24,7 +24,7 @@ inline void add_options(OptionSink& sink, MinPOptions& options, const SamplingOp
 /// Masks each token whose probability is below `min_p` times the highest one (Nguyen et al. 2024, section 3).
 /// The ratio of two probabilities is exp of the difference of their logits, so no softmax is needed.
 inline void keep_min_p(std::span<float> logits, float min_p) {
-  const float least = logits[argmax(logits)] + std::log(min_p);  // -infinity for 0: all are kept
+  const float least = logits[argmax(logits)] + std::log(min_p);  // -infinity for 0, so all tokens stay
   for (float& logit : logits) logit = logit < least ? kMasked : logit;
 }
 

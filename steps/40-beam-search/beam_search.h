@@ -34,7 +34,7 @@ struct Beam {
   std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
   std::vector<Token> chosen = {};  ///< the new tokens
-  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double sum = 0.0;                ///< of the new tokens' log-probabilities
   std::optional<FinishReason> finished = {};
 };
 
@@ -60,7 +60,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       std::vector<float> scores = logprobs;  // the options change these, not the model's own
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling, prompt.size());
-      for (const int id : highest(scores, n)) {  // no other can be among the overall best
+      for (const int id : highest(scores, n)) {  // no other token can be among the overall best
         if (scores[id] == kMasked) continue;
         Token token{id};
         if (options.logprobs.count) token.logprobs = logprobs_of(id, logprobs, *options.logprobs.count);

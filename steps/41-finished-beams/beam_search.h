@@ -34,12 +34,12 @@ struct Beam {
   std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
   std::vector<Token> chosen = {};  ///< the new tokens
-  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double sum = 0.0;                ///< of the new tokens' log-probabilities
   double score = 0.0;              ///< sum / length: its score if it ends here
   std::optional<FinishReason> finished = {};
 };
 
-/// One more token after a beam.
+/// A beam continued by one more token.
 struct Continuation {
   int beam, token;
   double sum;
@@ -57,17 +57,17 @@ inline std::vector<Beam> continue_beams(const std::vector<Beam>& growing, std::s
   const std::size_t prompt_size = growing[0].tokens.size() - growing[0].chosen.size();
   const int length = static_cast<int>(growing[0].chosen.size()) + 1;
   std::vector<Continuation> all;
-  std::vector<std::vector<float>> logprobs;  // the model's own
+  std::vector<std::vector<float>> logprobs;  // the model's own log-probabilities
   for (int b = 0; b < std::ssize(growing); ++b) {
     logprobs.push_back(log_softmax(logits.subspan(b * vocab_size, vocab_size)));
     std::vector<float> scores = logprobs[b];
     forbid_early_end(scores, length - 1, ends, options.length);
     process(scores, growing[b].tokens, options.sampling, prompt_size);
-    for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
+    for (const int token : highest(scores, looked_at)) {  // no other token can be among the overall best
       if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
     }
   }
-  // Ties keep their order: first those of the first beam, and among these the lowest id.
+  // Ties keep their order: by beam, then by token id.
   std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
   std::vector<Beam> next;
   for (int rank = 0; rank < std::min<std::int64_t>(looked_at, std::ssize(all)); ++rank) {

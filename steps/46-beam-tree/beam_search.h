@@ -72,18 +72,18 @@ struct Beam {
   std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
   std::vector<Token> chosen = {};  ///< the new tokens
-  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double sum = 0.0;                ///< of the new tokens' log-probabilities
   double score = 0.0;              ///< its score if it ends here
   std::optional<FinishReason> finished = {};
-  int row = 0;  ///< of the cache: its parent's, until it gets its own
+  int row = 0;  ///< in the cache: its parent's row until it gets its own
 
-  decltype(RowOptions::edit_raw_logits) edit = {};  ///< may have a state, which its children copy
+  decltype(RowOptions::edit_raw_logits) edit = {};  ///< may hold state, which the beam's children copy
 };
 
 /// Called for each beam that goes on or ends, in the order of the choice: the best first.
 using OnBeam = std::function<void(const Beam& beam)>;
 
-/// One more token after a beam.
+/// A beam continued by one more token.
 struct Continuation {
   int beam, token;
   double sum;
@@ -99,14 +99,14 @@ inline double beam_score(double sum, int length, float length_penalty) {
 inline bool can_beat(double ended_score, double sum, int length, int max_new_tokens,
                      const BeamOptions& search) {
   if (search.early_stopping == EarlyStopping::kTrue) return false;
-  // Without a penalty that rewards, the sum only falls: it is at its best now, unless more divides it later.
+  // The sum only falls unless a penalty rewards: the score is best now, or later if more divides it.
   const bool later = search.early_stopping == EarlyStopping::kNever && search.length_penalty > 0.0f;
   return beam_score(sum, later ? max_new_tokens : length, search.length_penalty) > ended_score;
 }
 
-/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. A parent's first
-/// child takes over its row; the others are copied into rows that no beam continues. Fewer copies would not
-/// do, and none overwrites an entry that another one needs, whatever their order.
+/// Chooses a cache row for each new beam; parents[i] is the row of beam i's parent. A parent's first child
+/// takes over its row, and its other children get copies in rows that no beam continues. This needs the
+/// fewest copies, and their order does not matter: none overwrites a row that another one reads.
 inline std::vector<int> assign_rows(std::span<const int> parents) {
   std::vector<int> rows(parents.size(), -1);
   std::vector<bool> taken(parents.size());
@@ -124,7 +124,7 @@ inline std::vector<int> assign_rows(std::span<const int> parents) {
   return rows;
 }
 
-/// Gives each new beam its row of the cache, with the entries of its parent.
+/// Gives each new beam a cache row that holds its parent's entries.
 inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
   std::vector<int> parents;
   for (const Beam& beam : beams) parents.push_back(beam.row);
@@ -148,18 +148,18 @@ inline std::vector<Beam> continue_beams(const std::vector<Beam>& growing, std::s
   const std::size_t prompt_size = growing[0].tokens.size() - growing[0].chosen.size();
   const int length = static_cast<int>(growing[0].chosen.size()) + 1;
   std::vector<Continuation> all;
-  std::vector<std::vector<float>> logprobs;  // the model's own
+  std::vector<std::vector<float>> logprobs;  // the model's own log-probabilities
   for (int b = 0; b < std::ssize(growing); ++b) {
     logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
     std::vector<float> scores = logprobs[b];
     if (growing[b].edit) growing[b].edit(scores, std::span(growing[b].tokens).subspan(prompt_size));
     forbid_early_end(scores, length - 1, ends, options.length);
     process(scores, growing[b].tokens, options.sampling, prompt_size);
-    for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
+    for (const int token : highest(scores, looked_at)) {  // no other token can be among the overall best
       if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
     }
   }
-  // Ties keep their order: first those of the first beam, and among these the lowest id.
+  // Ties keep their order: by beam, then by token id.
   std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
   std::vector<Beam> next;
   for (int rank = 0; rank < std::min<std::int64_t>(looked_at, std::ssize(all)); ++rank) {

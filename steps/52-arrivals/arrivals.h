@@ -22,10 +22,10 @@ struct Request {
 /// The clock, which a test can replace.
 struct Timer {
   std::function<double()> now;                   ///< seconds from the start
-  std::function<void(double time)> sleep_until;  ///< returns at that time, or later
+  std::function<void(double time)> sleep_until;  ///< returns at `time` or later
 };
 
-/// The real time, counted from now on.
+/// A timer on the machine's clock that starts at 0 now.
 inline Timer real_time() {
   const auto start = Clock::now();
   const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };

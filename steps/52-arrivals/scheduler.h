@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// Texts that wait and texts that grow.
+/// Runs waiting and growing texts through an engine, pass by pass.
 class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
@@ -26,8 +26,8 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free slot and for room in the cache: first come, first served. The number is the
-  /// caller's name for the text, and no other waiting or growing text may have it.
+  /// Queues a prompt until it gets a slot and room in the cache: first come, first served. The number
+  /// identifies the text to the caller, and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
@@ -66,7 +66,7 @@ class Scheduler {
   }
 
  protected:
-  /// Finished rows leave, here and in the cache, each from the last slot.
+  /// Removes finished rows here and in the cache, each from the last slot.
   virtual void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
@@ -79,7 +79,7 @@ class Scheduler {
   OnRowToken on_token_;
   OnFinished on_finished_;
   std::deque<Row> waiting_;
-  std::vector<Row> rows_;  // rows_[r] has row r of the cache
+  std::vector<Row> rows_;  // rows_[r] uses row r of the cache
 };
 
 }  // namespace staircase

@@ -14,21 +14,21 @@ namespace staircase {
 /// What happened to a request, and when, in seconds from the start.
 struct TextTimes {
   double arrival = 0.0;
-  std::optional<double> joined = {};  ///< the batch
-  std::vector<double> tokens = {};    ///< of each new token
+  std::optional<double> joined = {};  ///< when it joined the batch
+  std::vector<double> tokens = {};    ///< when each new token was chosen
 };
 
 /// What happens while requests are served, seen from outside.
 struct Trace {
   Timer timer;
-  std::vector<TextTimes> texts;  ///< as the requests are numbered
-  int passes = 0, rows = 0;      ///< of the model; of all its passes together
+  std::vector<TextTimes> texts;  ///< numbered like the requests
+  int passes = 0, rows = 0;      ///< the model's passes, and their rows in total
 
   Trace(const std::vector<Request>& requests, Timer clock) : timer(std::move(clock)), texts(requests.size()) {
     for (const Request& request : requests) texts[request.number].arrival = request.arrival;
   }
 
-  /// The same callback, watched.
+  /// Returns a callback that also records each token in the trace.
   OnRowToken watch(OnRowToken on_token) {
     return [this, tell = std::move(on_token)](int number, const Token& token) {
       texts[number].tokens.push_back(timer.now());
@@ -58,16 +58,16 @@ class WatchedEngine : public DelegatingEngine {
   Trace& trace_;
 };
 
-/// In milliseconds. TTFT, the time to first token, begins with the arrival, so it includes the time in the
-/// queue. TPOT, the time per output token, is the mean of those after the first of a text, and ITL, the
-/// inter-token latency, is each of them.
+/// In milliseconds. TTFT, the time to first token, starts at the arrival and includes the wait in the queue.
+/// TPOT, the time per output token, is the mean time of a text's tokens after the first. ITL, the inter-token
+/// latency, is the time of each such token.
 struct Latencies {
   std::vector<double> ttft = {}, tpot = {}, itl = {};
   double seconds = 0.0;  ///< from the first arrival to the last token
   double tokens_per_second = 0.0;
 };
 
-/// Of all texts together; a text without a token counts only as an arrival.
+/// The latencies of all texts together; a text without a token counts only as an arrival.
 inline Latencies latencies(const std::vector<TextTimes>& texts) {
   Latencies all;
   double first = std::numeric_limits<double>::max(), last = 0.0, count = 0.0;

@@ -6,7 +6,7 @@
 
 namespace staircase {
 
-/// Rows do not slide, so no text may outgrow its row; its newest token needs no position.
+/// Rows do not slide, so no text may outgrow its row; the newest token needs no position.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}

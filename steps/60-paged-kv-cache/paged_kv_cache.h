@@ -17,7 +17,7 @@ constexpr int blocks_for(int positions) {
 /// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
-  /// Without memory for layers that see fewer than `least_window` positions: a subclass has it.
+  /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
   PagedKvCache(Model& model, int n_rows, int n_blocks, int least_window = 0)
       : device_(model.device()), rows_(n_rows) {
     table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});

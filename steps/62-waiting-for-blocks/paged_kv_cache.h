@@ -20,7 +20,7 @@ constexpr int blocks_for(int positions) {
 /// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
-  /// Without memory for layers that see fewer than `least_window` positions: a subclass has it.
+  /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
   PagedKvCache(Model& model, int n_rows, int n_blocks, int least_window = 0)
       : device_(model.device()), rows_(n_rows), pool_(n_blocks) {
     table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(model.config().n_positions)});
@@ -50,7 +50,7 @@ class PagedKvCache : public KvCache {
     return true;
   }
 
-  /// There must be room.
+  /// reserve() must have made room, or this throws std::logic_error.
   void append(int row, int count) override {
     Row& own = rows_[row];
     if (blocks_for(own.length + count) > blocks(row))
@@ -78,8 +78,8 @@ class PagedKvCache : public KvCache {
     rows_[a].changed = rows_[b].changed = true;
   }
 
-  int most_blocks() const { return most_; }  ///< taken at one time
-  /// The share of positions in allocated blocks that is in use; the mean over all appends.
+  int most_blocks() const { return most_; }  ///< maximum in use at one time
+  /// The used share of the positions in allocated blocks, as the mean over all appends.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();

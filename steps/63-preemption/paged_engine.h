@@ -1,4 +1,4 @@
-// Takes texts through a model with a paged cache.
+// Runs a batch of texts through a model with a paged cache.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,15 @@
 namespace staircase {
 
 struct PagedOptions {
-  std::optional<int> blocks = {};  ///< of the pool; by default enough for a whole context in each place
+  std::optional<int> blocks = {};  ///< in the pool; by default enough for a whole context in each slot
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
 }
 
-/// A text has blocks for its tokens so far. Rows do not slide, so none may outgrow its row; its newest token
-/// needs no position.
+/// A text has blocks for its tokens so far. Rows do not slide, so no text may outgrow its row; the newest
+/// token needs no position.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}

@@ -1,4 +1,4 @@
-// The blocks of a pool that all rows share: which ones are free, and in which order they are taken.
+// A pool of blocks that all rows share: tracks which blocks are free and which one to allocate next.
 #pragma once
 
 #include <numeric>
@@ -6,17 +6,17 @@
 
 namespace staircase {
 
-/// Blocks are numbers from 0. Each has users, or is free without any.
+/// Blocks are numbered from 0. Each has one or more users, or is free.
 class BlockPool {
  public:
   explicit BlockPool(int n_blocks) : free_(n_blocks), users_(n_blocks) {
-    std::iota(free_.rbegin(), free_.rend(), 0);  // block 0 is the first to be taken
+    std::iota(free_.rbegin(), free_.rend(), 0);  // block 0 is allocated first
   }
 
   int free() const { return static_cast<int>(free_.size()); }
   int taken() const { return static_cast<int>(users_.size() - free_.size()); }
 
-  /// Allocates a free block, which must exist, for its first user.
+  /// Allocates a block to its first user. At least one block must be free.
   int take() {
     const int block = free_.at(free_.size() - 1);
     free_.pop_back();
@@ -33,7 +33,7 @@ class BlockPool {
   }
 
  private:
-  std::vector<int> free_;  // the last one is the next to be taken
+  std::vector<int> free_;  // the last one is allocated next
   std::vector<int> users_;
 };
 

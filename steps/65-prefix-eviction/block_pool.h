@@ -1,4 +1,4 @@
-// The blocks of a pool that all rows share: which ones are free, and in which order they are taken.
+// A pool of blocks that all rows share: tracks which blocks are free and which one to allocate next.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace staircase {
 
-/// Blocks are numbers from 0. Each has users, or is free without any.
+/// Blocks are numbered from 0. Each has one or more users, or is free.
 class BlockPool {
  public:
   explicit BlockPool(int n_blocks) : free_(n_blocks), users_(n_blocks) {
@@ -18,7 +18,7 @@ class BlockPool {
   int free() const { return static_cast<int>(free_.size()); }
   int taken() const { return static_cast<int>(users_.size() - free_.size()); }
 
-  /// Allocates a free block, which must exist, for its first user.
+  /// Allocates a block to its first user. At least one block must be free.
   int take() {
     const int block = free_.at(0);
     free_.pop_front();
@@ -31,7 +31,7 @@ class BlockPool {
     if (++users_[block] == 1) std::erase(free_, block);
   }
 
-  /// Removes a user. A freed block that is worth keeping goes last, so the oldest is evicted first.
+  /// Removes a user. A freed block to `keep` goes to the end of the queue, so the oldest is evicted first.
   void release(int block, bool keep) {
     if (--users_[block] > 0) return;
     if (keep) {
@@ -42,7 +42,7 @@ class BlockPool {
   }
 
  private:
-  std::deque<int> free_;  // the first one is the next to be taken
+  std::deque<int> free_;  // the first one is allocated next
   std::vector<int> users_;
 };
 

@@ -1,4 +1,4 @@
-// Takes texts through a model with a paged cache.
+// Runs a batch of texts through a model with a paged cache.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace staircase {
 
 struct PagedOptions {
   bool prefix_caching = true;
-  std::optional<int> blocks = {};  ///< of the pool; by default enough for a whole context in each place
+  std::optional<int> blocks = {};  ///< in the pool; by default enough for a whole context in each slot
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
@@ -18,8 +18,8 @@ inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--prefix-caching", &options.prefix_caching, "reuse cached prompt prefixes");
 }
 
-/// A text has blocks for its tokens so far, its own or shared ones. Rows do not slide, so none may outgrow
-/// its row; its newest token needs no position.
+/// A text has blocks for its tokens so far, its own or shared ones. Rows do not slide, so no text may outgrow
+/// its row; the newest token needs no position.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache, bool prefix_caching = true)
@@ -52,7 +52,7 @@ class PagedEngine : public ModelEngine {
   void move_row(int from, int to) override { cache_.swap_rows(from, to); }
 
   double found() const { return found_; }    ///< tokens of joining texts that were in the cache
-  double joined() const { return joined_; }  ///< all of their tokens
+  double joined() const { return joined_; }  ///< all tokens of joining texts
 
  private:
   PagedKvCache& cache_;

@@ -33,7 +33,7 @@ class StaticKvCache : public KvCache {
   }
 
  private:
-  std::vector<KeysValues> layers_;  // [1, n_head, n_positions, head_size] each
+  std::vector<KeysValues> layers_;  // [1, n_kv_head, n_positions, head_size] each
   int length_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The tokens of texts that a model wrote: encoding such a text again may yield others.
+// Keeps the tokens of texts that a model wrote: encoding such a text again may yield other tokens.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace staircase {
 /// Remembers conversations with the tokens that the model saw and chose.
 class KnownTokens {
  public:
-  /// Beyond `most` texts, the oldest is dropped.
+  /// Keeps `most` texts; one more drops the oldest.
   explicit KnownTokens(std::size_t most = 64) : most_(most) {}
 
   struct KnownText {
@@ -27,7 +27,7 @@ class KnownTokens {
   /// The oldest first.
   const std::deque<KnownText>& texts() const { return texts_; }
 
-  /// The conversation `prompt`, which has these tokens, and the model's answer. Neither holds the token that
+  /// Remembers the conversation `prompt`, its tokens and those of the model's answer, without the token that
   /// ended the answer.
   void remember(const Tokenizer& tokenizer, Rendered prompt, std::vector<int> tokens,
                 std::span<const int> answer) {
@@ -39,8 +39,8 @@ class KnownTokens {
     texts_.push_back({std::move(prompt), std::move(tokens)});
   }
 
-  /// encode_chat(), but the longest known text with which the conversation begins keeps its tokens. The rest
-  /// is encoded on its own, so it has to begin with a special token.
+  /// Like encode_chat(), but the longest known text at the start of the conversation keeps its tokens. The
+  /// rest is encoded separately, so it must begin with a special token.
   std::vector<int> encode(const Tokenizer& tokenizer, const Rendered& rendered) const {
     const Rendered conversation = marks_alone(tokenizer, rendered);
     const KnownText* const known = longest_beginning(conversation);

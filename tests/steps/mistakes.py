@@ -1350,7 +1350,7 @@ MISTAKES = {
         ("a row that has given up never drafts again", "drafts.h", "+= 0.005 *", "+= 0.0 *"),
         ("a row that has given up drafts again at once", "drafts.h", "+= 0.005 *", "+= 0.2 *"),
         ("a draft takes no room", "drafts.h", "      if (!engine_.make_room(row, r)) return row.tokens.pop_back();\n", ""),
-        ("the rate of passes is not taken", "drafts.h", "    if (tokens == wanted) rate.end_pass(tokens, grown);  // it fed no part of a prompt\n", ""),
+        ("the rate of passes is not taken", "drafts.h", "    if (tokens == wanted) rate.end_pass(tokens, grown);  // the pass fed no prompt\n", ""),
         ("the option never arrives", "batches.h", "  scheduler.lookup = lookup;\n", ""),
     ],
     "130-learn-merges": [
