@@ -40,7 +40,7 @@ Texts read_texts(const std::filesystem::path& file) {
   return parse_json_object(read_file(file), file.string()).at("texts").get<Texts>();
 }
 
-/// Nats per token: the mean of -log p of each token but a text's first.
+/// The loss in nats per token: the mean of -log p over all tokens except the first of each text.
 double loss(Model& model, const Texts& texts) {
   const std::size_t vocab_size = model.config().vocab_size;
   double sum = 0.0;
@@ -55,7 +55,7 @@ double loss(Model& model, const Texts& texts) {
   return sum / count;
 }
 
-/// One of the models, with what is measured of it.
+/// One of the models, with its measurements.
 struct Candidate {
   Candidate(const Change& change, const ChangesOptions& options)
       : what(change.text),
@@ -84,7 +84,7 @@ struct Candidate {
 
 json measure_changes(const ChangesOptions& options) {
   const Texts texts = read_texts(options.texts);
-  std::list<Candidate> candidates;  // they never move: their tasks point to them
+  std::list<Candidate> candidates;  // a list never moves its elements, and tasks point to them
   for (const Change& change : kChanges) candidates.emplace_back(change, options);
   std::vector<Task*> tasks;
   for (Candidate& one : candidates) tasks.insert(tasks.end(), {&one.prefill, &one.decode});

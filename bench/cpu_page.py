@@ -7,9 +7,9 @@ The file is {"machines": {name: {"about": TEXT, "results": [RESULT, ...]}}}, and
      "limit": TEXT,                            what limits these figures, written by a person
      "runs": [RUN, ...]}
 
-A run is one of those that tools/bench --json writes: one with other engines, or one beside the machine's limits for
-each dtype of the weights. Of each figure it keeps the smallest, the median and the largest. A key that the page does
-not show may be missing, and so may figures that no one has kept; the page then has a dash.
+A run is an output of tools/bench --json: either a comparison with other engines or, for each dtype of the weights, one
+with the machine's limits. Only the smallest, the median and the largest value of each figure are kept. A key that the
+page does not show may be missing. A figure may also be missing; the page then has a dash.
 """
 
 import json
@@ -51,12 +51,12 @@ def read():
 
 
 def shortened(value):
-    """Five digits are more than any figure here is worth."""
+    """Rounded to five digits, which is more than the precision of any figure on this page."""
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def kept(run):
-    """What of a run of tools/bench --json stays in the file."""
+    """The part of a run of tools/bench --json that the file keeps."""
     if "engines" in run:
         engines = {}
         for name, engine in run["engines"].items():
@@ -75,7 +75,7 @@ def kept(run):
 
 
 def subject(run):
-    """Runs with the same one are about the same: a newer one takes the place of an older one."""
+    """A key of what a run measured: a newer run replaces an older one with the same key."""
     if "engines" in run:
         at = "several contexts" if at_length(run) else run["decode_prompt_tokens"]
         return run["model"], run["threads"], run["cpu_time"], at, run.get("cache_dtype", "")
@@ -83,7 +83,7 @@ def subject(run):
 
 
 def at_length(run):
-    """Whether it is one of several contexts, whose prefill is that of the context."""
+    """Whether the run belongs to a series over several contexts, in which the prompt is the context."""
     return run.get("prefill_is_context", False)
 
 
@@ -109,7 +109,7 @@ def add(data, machine, about, command, run):
 
 
 def compact(part, indent=0):
-    """JSON with a line for each engine, or what is as short."""
+    """JSON with a line for each engine, and for anything else that fits on a line."""
     line = json.dumps(part, ensure_ascii=False)
     if not part or not isinstance(part, (dict, list)) or len(line) <= 300:
         return line
@@ -146,7 +146,7 @@ def title(runs):
 
 
 def measured_by(result):
-    """The command, when it ran, and of which commit."""
+    """The command, its dates, and the commits that it measured."""
     runs = result["runs"]
     dates = listed(sorted({run["date"] for run in runs}))
     commits = sorted({run["commit"] for run in runs if "commit" in run})
@@ -161,7 +161,7 @@ def digits(value):
 
 
 def spread(figure):
-    """`median (min–max)`, of which a part may be unknown."""
+    """`median (min–max)`; parts may be unknown."""
     if figure is None:
         return "–"
     places = digits(figure.get("median", figure.get("max")))
@@ -172,7 +172,7 @@ def spread(figure):
 
 
 def limit_rows(run):
-    """{the beginning of a row: (the figure, its share of the limit)} of a run beside the machine's limits."""
+    """{heading of a row: (the figure, its share of the limit)} for a run with the machine's limits."""
     rows = {"read bandwidth, GB/s": (spread(run["limits"]["read_gb_per_s"]), "–")} if "limits" in run else {}
     prefill = run["prefill"]
     shares = {f"oneDNN's products in {run['library_product_dtype']}": prefill.get("percent_of_library_product"),

@@ -1,5 +1,5 @@
-// Both loops keep a dozen independent sums: a multiply-add takes four cycles or so to finish and two or more
-// start in each, so fewer sums would measure the wait.
+// Both loops keep a dozen independent sums. A multiply-add takes about four cycles, and at least two can
+// start in each cycle, so with fewer sums the loop would measure waiting.
 #include "bench/cpu_peaks.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -40,7 +40,7 @@ HWY_ATTR float multiply_add_steps(int steps, float factor, double* operations) {
   const Floats d;
   const auto a = hn::Set(d, factor), b = hn::Set(d, factor);
   hn::Vec<Floats> sums[kSums];
-  // Each starts from another number: the compiler would merge equal sums.
+  // Each sum starts from another number, because the compiler would merge equal sums.
 #pragma GCC unroll 16
   for (int s = 0; s < kSums; ++s) sums[s] = hn::Set(d, factor * static_cast<float>(s));
   for (int step = 0; step < steps; ++step) {
@@ -62,8 +62,8 @@ HWY_EXPORT(sum);
 HWY_EXPORT(multiply_add_steps);
 
 namespace {
-// The compiler must neither know the factor, or it may compute the sums itself, nor see that they are never
-// used.
+// The compiler must not know the factor, or it could compute the sums itself. It must not see either that the
+// sums are never used.
 volatile float factor = 1e-3f, sink;
 }  // namespace
 

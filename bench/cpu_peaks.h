@@ -1,4 +1,5 @@
-// The machine's limits: reading memory and multiplying. Both use our own loops, which do nothing else.
+// The machine's limits: the rates of reading memory and of multiplying, measured with loops that do nothing
+// else.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +8,15 @@
 
 namespace staircase::bench {
 
-/// A buffer that is read from end to end, each thread its own share: decoding at the cost of reading the
-/// weights alone. The device allocates it, so it gets the same pages as the weights.
+/// Reads a buffer from end to end, each thread its own share. Decoding would be this fast if it only read the
+/// weights. The device allocates the buffer, so it gets the same pages as the weights.
 class ReadBandwidth {
  public:
   ReadBandwidth(Device& device, std::size_t bytes, int threads);
 
   std::size_t bytes() const { return buffer_.bytes(); }
 
-  /// Reads it once.
+  /// Reads the buffer once.
   void read();
 
  private:
@@ -23,8 +24,8 @@ class ReadBandwidth {
   int threads_;
 };
 
-/// Does at least `steps` rounds of multiply-adds on each thread, in registers only, and returns the number of
-/// floating-point operations done.
+/// Computes at least `steps` rounds of multiply-adds on each thread, in registers only. Returns the number of
+/// floating-point operations.
 double multiply_add(int threads, int steps);
 
 }  // namespace staircase::bench

@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPrefills = 3;           // after one to warm up
-constexpr std::size_t kWarmUp = 1024;  // of a longer prompt only the beginning warms up
+constexpr int kPrefills = 3;           // after one prefill to warm up
+constexpr std::size_t kWarmUp = 1024;  // a warm-up uses at most this many tokens of a prompt
 
 float gap_below(std::span<const float> logits, int best) {
   float second = -std::numeric_limits<float>::infinity();
@@ -25,8 +25,8 @@ float gap_below(std::span<const float> logits, int best) {
   return logits[static_cast<std::size_t>(best)] - second;
 }
 
-/// Greedy decoding of all prompts together, `count` tokens each: new tokens per second for all of them
-/// together, timed from the first to the last.
+/// Decodes `count` tokens greedily after each prompt, all prompts together. Returns new tokens per second for
+/// the whole batch, timed from the first token to the last.
 double decode_batch(Model& model, const std::vector<std::vector<int>>& prompts, int count) {
   StaticKvCache cache(model, static_cast<int>(prompts.size()));
   std::vector<std::span<const int>> sequences(prompts.begin(), prompts.end());
@@ -63,7 +63,7 @@ json measure_generation(const GenerationOptions& options) {
   }
   StaticKvCache cache(model);
 
-  // Greedy decoding: the seconds until the first new token, and those from there to the last.
+  // Decodes greedily. Measures the seconds until the first new token, and from the first to the last.
   std::vector<int> tokens;
   const auto decode = [&](std::span<const int> text, int count) {
     cache.truncate(0, 0);
@@ -78,7 +78,7 @@ json measure_generation(const GenerationOptions& options) {
   const auto [first, others] = decode(prompt, options.new_tokens);
   const std::vector<int> timed = tokens;
 
-  // Once more without the clock, from the last token of the prompt on.
+  // Decode once more without the clock, from the last token of the prompt on.
   std::vector<float> gaps;
   cache.truncate(0, static_cast<int>(prompt.size()) - 1);
   std::span<const float> logits = model.next_logits({&prompt.back(), 1}, cache);

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr int kDecodePrompt = 16;
 
-/// The new tokens of one sequence, or of each of several, with their cache.
+/// Decodes one sequence, or several together, with one cache.
 class Decoding {
  public:
   Decoding(Model& model, int batch, int new_tokens)
@@ -26,7 +26,7 @@ class Decoding {
         next_(static_cast<std::size_t>(batch)),
         steps_(new_tokens - 1) {}
 
-  /// Seconds for one step of greedy decoding.
+  /// Returns the seconds for one step of greedy decoding.
   double seconds_per_step() {
     set_lengths(cache_, static_cast<int>(next_.size()), 0);
     forward(std::vector<std::span<const int>>(next_.size(), prompt_));
@@ -63,7 +63,8 @@ json measure_gpu(const GpuOptions& options) {
                 options.new_tokens);
   }
   if (options.new_tokens < 2) throw Error("at least 2 new tokens are needed to measure decoding");
-  // The limits come before the model, so their matrices and its weights need not fit into memory together.
+  // The limits are measured before the model is loaded, so their matrices and its weights need not fit into
+  // memory together.
   const double copy = copy_gb_per_s(*device, options.copy_bytes);
   const std::int64_t size = options.product_size;
   const DType operand = device->operand_dtype(size, options.dtype);
@@ -73,8 +74,9 @@ json measure_gpu(const GpuOptions& options) {
   Model model = Model::load(options.model, device, options.dtype);
 
   const auto samples = [&](const auto& sample) {
-    // The first call lets memory grow and libraries load. With other memory, the second is different work to
-    // the device (kernels/cuda/run.cu), so only the third records a graph. All later calls launch it.
+    // The first call lets memory grow and libraries load. The second call then uses other memory, so the
+    // device treats it as new work (kernels/cuda/run.cu). The third call records a graph, and all later calls
+    // launch this graph.
     constexpr int kWarmUps = 3;
     for (int i = 0; i < kWarmUps; ++i) sample();
     Samples seconds;
@@ -90,7 +92,7 @@ json measure_gpu(const GpuOptions& options) {
   for (const int batch : options.batches) {
     Decoding decoding(model, batch, options.new_tokens);
     const double seconds = samples([&] { return decoding.seconds_per_step(); });
-    // The weights once for all sequences, and each sequence's own keys and values.
+    // Every step reads the weights once for all sequences, and each sequence's own keys and values.
     const double context = kDecodePrompt + options.new_tokens / 2.0;
     const double gb_per_s =
         decode_bytes(config, model.weight_bytes(), model.kv_dtype(), context, batch) / seconds / 1e9;

@@ -1,6 +1,6 @@
-// Measurements of tools/gpu-check on an NVIDIA GPU: the time until the first token after a prompt, and its
-// share of cuBLAS's own rate. Decoding is measured for one sequence and for batches, with its share of the
-// memory's bandwidth.
+// Measurements of tools/gpu-check on an NVIDIA GPU. Prefill: the time until the first token after a prompt,
+// as a share of cuBLAS's own rate. Decoding, for one sequence and for batches: the rate, as a share of the
+// memory bandwidth.
 #pragma once
 
 #include <filesystem>
@@ -17,10 +17,11 @@ struct GpuOptions {
   DType dtype = DType::kBFloat16;
   int prompt_tokens = 512;
   std::vector<int> batches = {1, 8, 32};
-  int new_tokens = 128;                             ///< decoded by each sequence after a prompt of 16
-  int rounds = 5;                                   ///< samples per measurement; the median counts
-  std::size_t copy_bytes = std::size_t{256} << 20;  ///< copied to measure the limit, more than a cache holds
-  int product_size = 8192;                          ///< rows and columns of the matrices for cuBLAS's peak
+  int new_tokens = 128;  ///< tokens that each sequence decodes after a prompt of 16 tokens
+  int rounds = 5;        ///< samples per measurement; the median counts
+  std::size_t copy_bytes = std::size_t{256}
+                           << 20;  ///< the buffer copied to measure the limit: larger than any cache
+  int product_size = 8192;         ///< rows and columns of the matrices for cuBLAS's peak
 };
 
 /// The keys of the result:
@@ -41,13 +42,13 @@ struct GpuOptions {
 /// into the model's context.
 nlohmann::json measure_gpu(const GpuOptions& options);
 
-/// Bytes that the GPU's memory reads and writes in a second while a buffer is copied to another one, in GB.
+/// Returns how many GB per second the GPU's memory reads and writes while one buffer is copied to another.
 double copy_gb_per_s(Device& device, std::size_t buffer_bytes);
 
-/// 10^12 operations in a second while cuBLAS multiplies `rows` rows by the weights of all `products`, with
-/// `copies` sets of weights. So a cache that holds those of one block does not make it faster than a model of
-/// several. All matrices are of that type and random, the sums are float32; in float32 without TF32, as in
-/// the model. `device` is the GPU.
+/// Returns the rate, in 10^12 operations per second, at which cuBLAS multiplies `rows` rows by the weights of
+/// all `products`. It uses `copies` sets of weights in turn, because a cache that holds one block's weights
+/// would make it too fast. All matrices are random and of type `dtype`; the sums are float32. Float32 is
+/// multiplied without TF32, as in the model. `device` must be the GPU.
 double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
                           const std::vector<Product>& products, int copies);
 

@@ -1,4 +1,4 @@
-// The limit for everything that is read from a GPU's memory once: a copy by the runtime itself.
+// The speed limit for data that is read from GPU memory once: a copy by the CUDA runtime itself.
 #include "bench/gpu.h"
 
 #ifdef STAIRCASE_HAVE_CUDA
@@ -20,7 +20,7 @@ double copy_gb_per_s(Device& device, std::size_t buffer_bytes) {
           "memory was copied");
     }
   });
-  // Every byte is read and written.
+  // Every byte is read once and written once.
   return 2.0 * kCopies * static_cast<double>(from.bytes()) / seconds / 1e9;
 }
 
@@ -29,7 +29,7 @@ double copy_gb_per_s(Device& device, std::size_t buffer_bytes) {
 #else
 
 double staircase::bench::copy_gb_per_s(Device&, std::size_t) {
-  return 0.0;  // there is no device to ask for it
+  return 0.0;  // without CUDA no GPU device exists, so nothing calls this
 }
 
 #endif

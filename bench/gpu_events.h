@@ -1,4 +1,4 @@
-// Timing on a GPU: by events, which the GPU itself timestamps.
+// Timing on a GPU with events, to which the GPU itself adds the time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace staircase::bench {
 
-/// Throws Error for anything but success; `what` completes "the GPU failed while memory was copied: ...".
+/// Throws Error unless `status` is success. `what` completes "the GPU failed while memory was copied: ...".
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw Error("the GPU failed while {}: {}", what, cudaGetErrorString(status));
 }
@@ -37,8 +37,8 @@ inline Event make_event() {
   return Event(event);
 }
 
-/// Seconds that the GPU takes for what `work` puts on `stream`: the fastest of seven times, after one to warm
-/// up.
+/// Returns the seconds that the GPU needs for the operations that `work` puts on `stream`: the fastest of
+/// seven runs, after one to warm up.
 template <typename Work>
 double fastest_seconds(cudaStream_t stream, const Work& work) {
   constexpr int kRounds = 7;

@@ -1,6 +1,6 @@
 """One model in Hugging Face transformers on an NVIDIA GPU, for tools/gpu-check: eager, or compiled with a static cache.
 
-Greedy decoding is written out instead of calling generate(), so that the compiled step is all that is timed.
+Greedy decoding is written out instead of calling generate(), so the clock measures only the compiled step.
 """
 
 import argparse
@@ -12,11 +12,11 @@ import torch
 import transformers
 
 DECODE_PROMPT = 16  # as in bench/gpu.cpp
-WARM_UPS = 3        # compiling, and recording CUDA graphs, take a call or two
+WARM_UPS = 3        # compiling and recording CUDA graphs happen in the first one or two calls
 
 
 def median_seconds(sample, rounds):
-    """The median of `rounds` samples, each a call that returns seconds, after some to warm up."""
+    """The median of `rounds` calls of `sample`, which returns seconds, after some calls to warm up."""
     for _ in range(WARM_UPS):
         sample()
     return statistics.median(sample() for _ in range(rounds))
@@ -34,7 +34,7 @@ def measure(arguments):
     model = model.eval().to(device)
     vocab_size, step_model = model.config.vocab_size, model
     if arguments.compile:
-        # Not dynamic: a step is compiled for every batch, as if it were the only one.
+        # Not dynamic: a step is compiled separately for every batch size.
         step_model = torch.compile(model, mode="reduce-overhead", fullgraph=True, dynamic=False)
 
     def forward(network, tokens, cache, position):
@@ -55,7 +55,8 @@ def measure(arguments):
     decode = []
     for batch in arguments.batches:
         tokens = torch.tensor(some_tokens(DECODE_PROMPT, vocab_size, batch), device=device)
-        # One for all rounds: a CUDA graph holds the addresses of its cache, and another cache would need another graph.
+        # All rounds share one cache: a CUDA graph holds the addresses of its cache, so another cache would need another
+        # graph.
         static_cache = transformers.StaticCache(
             config=model.config, max_batch_size=batch, max_cache_len=DECODE_PROMPT + arguments.new_tokens,
             device=device, dtype=model.dtype) if arguments.compile else None

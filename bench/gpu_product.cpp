@@ -1,4 +1,4 @@
-// The limit for prefill: products by cuBLAS, and nothing else.
+// The speed limit for prefill: products by cuBLAS alone.
 #include "bench/gpu.h"
 
 #ifdef STAIRCASE_HAVE_CUDA
@@ -34,7 +34,7 @@ Stream make_stream() {
   return Stream(stream);
 }
 
-/// cuBLAS on that stream, with that memory to work in.
+/// Returns a cuBLAS handle that works on `stream` with `workspace` as scratch memory.
 Cublas make_cublas(cudaStream_t stream, const Tensor& workspace) {
   cublasHandle_t handle = nullptr;
   check(cublasCreate(&handle));
@@ -44,10 +44,11 @@ Cublas make_cublas(cudaStream_t stream, const Tensor& workspace) {
   return cublas;
 }
 
-/// Records what `work` puts on `stream` as a graph, so no product waits for the host to start it.
+/// Records the operations that `work` puts on `stream` as a graph, so no product waits for the host to start
+/// it.
 template <typename Work>
 ExecutableGraph record(cudaStream_t stream, const Work& work) {
-  work();  // cuBLAS loads its kernels when they are first called, which a recording does not allow
+  work();  // cuBLAS loads its kernels at their first call, which is not allowed during a recording
   check(cudaStreamSynchronize(stream));
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   work();
@@ -59,7 +60,8 @@ ExecutableGraph record(cudaStream_t stream, const Work& work) {
   return ExecutableGraph(executable);
 }
 
-/// [rows, columns], random between -1 and 1: with zeros, a GPU draws less power and runs faster.
+/// Returns a matrix [rows, columns] of random numbers between -1 and 1. With zeros, a GPU would draw less
+/// power and run faster.
 Tensor random_matrix(Device& device, std::mt19937& random, std::int64_t rows, std::int64_t columns,
                      DType dtype) {
   std::vector<float> values(static_cast<std::size_t>(rows * columns));
@@ -68,7 +70,7 @@ Tensor random_matrix(Device& device, std::mt19937& random, std::int64_t rows, st
   return device.load_weight(array, WeightOrder::kOutputFirst, dtype).packed;
 }
 
-/// y = x Wᵀ. x [rows, in], W [out, in] and y [rows, out] are of one type, the sums are float32.
+/// y = x Wᵀ. x [rows, in], W [out, in] and y [rows, out] have the same type; the sums are float32.
 void multiply(cublasHandle_t cublas, const Tensor& x, const Tensor& weight, const Tensor& y) {
   const float one = 1.0f, zero = 0.0f;
   const auto rows = static_cast<int>(x.dim(0)), in = static_cast<int>(x.dim(1)),
@@ -76,7 +78,7 @@ void multiply(cublasHandle_t cublas, const Tensor& x, const Tensor& weight, cons
   const cudaDataType_t type = x.dtype() == DType::kFloat16    ? CUDA_R_16F
                               : x.dtype() == DType::kBFloat16 ? CUDA_R_16BF
                                                               : CUDA_R_32F;
-  // cuBLAS counts its matrices by columns, so it sees the transposes.
+  // cuBLAS stores matrices by columns, so our matrices appear transposed to it.
   check(cublasGemmEx(cublas, CUBLAS_OP_T, CUBLAS_OP_N, out, rows, in, &one, weight.data<void>(), type, in,
                      x.data<void>(), type, in, &zero, y.data<void>(), type, out, CUBLAS_COMPUTE_32F,
                      CUBLAS_GEMM_DEFAULT));
@@ -100,9 +102,9 @@ double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
       weights.push_back(random_matrix(device, random, product.out, product.in, dtype));
     }
   }
-  // NVIDIA's advice for its newest GPUs.
+  // 32 MiB, as NVIDIA recommends for its newest GPUs.
   const Tensor workspace = device.allocate(DType::kFloat32, {std::int64_t{8} << 20});
-  check(cudaDeviceSynchronize());  // the device has a stream of its own, on which it fills the matrices
+  check(cudaDeviceSynchronize());  // the device fills the matrices on its own stream
 
   const Stream stream = make_stream();
   const Cublas cublas = make_cublas(stream.get(), workspace);
@@ -123,7 +125,7 @@ double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
 #else
 
 double staircase::bench::cublas_tflop_per_s(Device&, DType, std::int64_t, const std::vector<Product>&, int) {
-  return 0.0;  // there is no device to ask for it
+  return 0.0;  // without CUDA no GPU device exists, so nothing calls this
 }
 
 #endif

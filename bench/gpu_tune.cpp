@@ -21,7 +21,7 @@ namespace {
 
 using cuda::Form, cuda::ProductShape, cuda::Tuning;
 
-/// Copies of one product's weights, with an x and a result that all of them share.
+/// Copies of one product's weights, which share one x and one result.
 class Walk {
  public:
   Walk(Device& device, const ProductShape& product, const TuneOptions& options)
@@ -41,7 +41,7 @@ class Walk {
     out_ = device.allocate(DType::kFloat32, {product.rows, width});
   }
 
-  /// Seconds for one product of a walk over all copies.
+  /// Returns the seconds per product in a walk over all copies.
   double seconds() {
     const auto work = [&] {
       for (std::size_t i = 0; i < products_; ++i) {
@@ -72,7 +72,7 @@ class Walk {
 double median_seconds(Device& device, Walk& walk, const ProductShape& product, const Form& form,
                       const TuneOptions& options) {
   device.use(Tuning{{{product, form}}});
-  // Memory grows in the first call, and the second records a graph, which all others launch.
+  // In the first call memory grows, the second records a graph, and all later calls launch it.
   for (int i = 0; i < 3; ++i) walk.seconds();
   Samples samples;
   for (int i = 0; i < options.samples; ++i) samples.add(walk.seconds());
@@ -148,20 +148,21 @@ void tune_gpu(const std::vector<std::string>& shapes, const std::vector<DType>& 
   const std::string card = device->card();
   if (file.empty()) file = tuning_file(card).string();
   if (file.empty())
-    throw Error("there is no folder for the table: HOME is not set; STAIRCASE_TUNING names a file");
+    throw Error(
+        "the table needs a folder, but HOME is not set; set HOME, or name a file in STAIRCASE_TUNING");
   Tuning all;
   if (is_there(file)) {
     try {
       all = read_tuning(read_text_file(file), card, file);
     } catch (const Error& error) {
-      warn("{}; it is replaced", error.what());
+      warn("{}; the file is replaced", error.what());
     }
   }
   fmt::print(
       "| rows | inputs | outputs | weights | without a table | µs | fastest | µs |\n"
       "|---|---|---|---|---|---|---|---|\n");
   const TuneOptions options;
-  std::unique_ptr<Walk> walk;  // of the product that is measured
+  std::unique_ptr<Walk> walk;  // for the product being measured
   ProductShape walked{};
   const Tuning tuned = tune(
       products,
@@ -184,7 +185,7 @@ void tune_gpu(const std::vector<std::string>& shapes, const std::vector<DType>& 
   std::ofstream stream(file);
   stream << written(all, card);
   if (!stream.flush()) throw Error("{}: the file cannot be written", file);
-  fmt::print("\nThe table of {} is in {}; programs read it there.\n", card, file);
+  fmt::print("\nThe table of {} is in {}, where programs read it.\n", card, file);
 }
 
 }  // namespace staircase::bench

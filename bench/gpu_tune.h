@@ -1,5 +1,4 @@
-// Which form of a product is the fastest on a GPU (kernels/tuning.h): the measurement of `tools/gpu-check
-// --tune`.
+// Measures which form of a product is fastest on a GPU (kernels/tuning.h), for `tools/gpu-check --tune`.
 #pragma once
 
 #include <functional>
@@ -13,42 +12,42 @@
 
 namespace staircase::bench {
 
-/// The products of a model for 1, 8, 16 and 32 rows that have more than one form: those of a block, and the
-/// output layer.
+/// Returns the products of a model's blocks and output layer, for 1, 8, 16 and 32 rows, that have more than
+/// one form.
 std::vector<cuda::ProductShape> products_to_tune(const ModelConfig& config, DType dtype);
 
-/// The number of the fastest, of which the first is what a product gets without a table. Another one must
-/// take at least 2 % less time, since times differ by about as much from one run to the next.
+/// Returns the index of the fastest form. Index 0 is the form that a product gets without a table. Another
+/// form must take at least 2 % less time, because times vary by about as much between runs.
 std::size_t fastest(std::span<const double> seconds);
 
 struct TuneOptions {
-  int samples = 7;                                    ///< of a form; the median counts
-  std::size_t weight_bytes = std::size_t{256} << 20;  ///< in different matrices: more than a cache holds
-  int least_products = 16, most_products = 128;       ///< that follow one another in a sample
+  int samples = 7;  ///< per form; the median counts
+  std::size_t weight_bytes = std::size_t{256}
+                             << 20;              ///< total size of the weight copies: more than a cache holds
+  int least_products = 16, most_products = 128;  ///< consecutive products per sample
 };
 
-/// Seconds that one of these products takes on the device with that form, while others precede and follow it.
-/// Each sample walks over copies of the weights, so that no cache holds them.
+/// Returns the seconds that one such product takes on the device with this form, while other products precede
+/// and follow it. Each sample walks over copies of the weights, so that no cache holds them.
 double seconds_of_form(Device& device, const cuda::ProductShape& product, const cuda::Form& form,
                        const TuneOptions& options);
 
-/// A form that was measured.
+/// A form and its measured time.
 struct TimedForm {
   cuda::Form form;
   double seconds;
 };
 
-/// A table with the fastest form of each product. `time` is seconds_of_form in all but tests; tell(product,
-/// times, number of the fastest) follows each product.
+/// Returns a table with the fastest form of each product. `time` is seconds_of_form, except in tests. After
+/// each product, tell(product, times, index of the fastest) is called.
 cuda::Tuning tune(
     const std::vector<cuda::ProductShape>& products,
     const std::function<double(const cuda::ProductShape&, const cuda::Form&)>& time,
     const std::function<void(const cuda::ProductShape&, const std::vector<TimedForm>&, std::size_t)>& tell);
 
 /// Measures the products of these published shapes in these types on the GPU, and prints a table of the
-/// times. The fastest forms go into `file`, beside those of other products that it has for this card. An
-/// empty `file` is that of the card (common/program/tuning_file.h). Throws Error if there is nowhere to
-/// write.
+/// times. Adds the fastest forms to `file`, which keeps its forms of other products. If `file` is empty, the
+/// card's own file is used (common/program/tuning_file.h). Throws Error if no file can be written.
 void tune_gpu(const std::vector<std::string>& shapes, const std::vector<DType>& dtypes, std::string file);
 
 }  // namespace staircase::bench

@@ -15,7 +15,7 @@ struct LibraryProduct::Impl {
   dnnl::stream stream{engine};
   dnnl::matmul product;
   dnnl::memory x, y;
-  dnnl::memory::desc given;  // of x in float32
+  dnnl::memory::desc given;  // the layout of x in float32
   std::vector<Tensor> allocated;
   std::vector<dnnl::memory> weights;
 };

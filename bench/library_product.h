@@ -1,4 +1,4 @@
-// The yardstick: the same product by a library, oneDNN, if the build found it.
+// The yardstick: the same product computed by a library, oneDNN, if the build found it.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,30 @@
 
 namespace staircase::bench {
 
-/// "oneDNN 2.6.3", or an empty string if it is not built in.
+/// The name and version of the library, such as "oneDNN 2.6.3"; empty if it is not built in.
 std::string library_name();
 
-/// The number of threads that the library uses.
+/// Sets the number of threads that the library uses.
 void set_library_threads(int threads);
 
-/// y = x W by the library: x [rows, in], W [in, out], y [rows, out]. x and W are float32 or bfloat16, y is
-/// float32. The weights have the layout that the library prefers for that number of rows ("format any").
+/// Computes y = x W with the library: x [rows, in], W [in, out], y [rows, out]. x and W are float32 or
+/// bfloat16; y is float32. The weights have the layout that the library prefers for this number of rows
+/// ("format any").
 class LibraryProduct {
  public:
-  /// `weights` [in, out] row-major, converted to the library's layout `copies` times. The device allocates
-  /// them, so they get the same huge pages as its own.
+  /// Converts `weights` [in, out], row-major, to `copies` matrices in the library's layout. The device
+  /// allocates them, so they get the same huge pages as its own weights.
   LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
                  int copies = 1, DType dtype = DType::kFloat32);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 
-  /// Multiplies by that copy of the weights.
+  /// Multiplies x by copy number `copy` of the weights.
   void run(int copy = 0);
 
   /// Sets x, [rows, in].
   void set_x(const float* values);
-  /// [rows, out].
+  /// Returns y [rows, out].
   const float* y();
 
  private:

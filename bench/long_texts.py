@@ -1,4 +1,5 @@
-"""Tokens per second after longer and longer texts, of a run of `tools/bench --peers` with several contexts."""
+"""A picture of tokens per second after longer and longer texts, from a run of `tools/bench --peers` with several
+contexts."""
 
 import sys
 from math import log
@@ -25,7 +26,7 @@ def curves(runs, speeds):
 
 
 def separated(heights, gap=15):
-    """The same places, moved so that none is nearer than `gap` to the one above it."""
+    """The places, moved apart so that each is at least `gap` below the one above it."""
     placed = []
     for height in heights:
         placed.append(max(height, placed[-1] + gap) if placed else height)
@@ -33,7 +34,8 @@ def separated(heights, gap=15):
 
 
 def drawn(runs, caption):
-    """A panel each for prefill and decoding; the axes are logarithmic, because both grow by doubling."""
+    """One panel for prefill and one for decoding. The axes are logarithmic, because contexts double from one to the
+    next."""
     contexts = sorted({run["decode_prompt_tokens"] for run in runs})
     names = [*dict.fromkeys(name for run in runs for name, engine in run["engines"].items() if engine.get("prefill_ms"))]
     ours = [name for name in names if name.startswith("Staircase")]

@@ -59,7 +59,7 @@ void print(const Machine& machine) {
         machine.build);
   }
   if (machine.threads > machine.processors) {
-    fmt::print(stderr, "warning: {} threads share {} processors, so they wait for one another\n",
+    fmt::print(stderr, "warning: {} threads share {} processors, so they wait for each other\n",
                machine.threads, machine.processors);
   }
 }

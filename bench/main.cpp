@@ -1,4 +1,4 @@
-// The program that tools/bench builds, makes models for and calls.
+// The program that tools/bench builds and runs, with models that it makes.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
@@ -50,7 +50,7 @@ std::vector<std::string> cache_dtype_names() {
   return names;
 }
 
-/// The type of --cache-dtype, which CLI11 has checked; none for an empty name.
+/// Returns the type of --cache-dtype, which CLI11 has checked, or no value for an empty name.
 std::optional<DType> find_cache_dtype(const std::string& name) {
   for (const DType dtype : cache_dtypes()) {
     if (name == to_string(dtype)) return dtype;
@@ -58,7 +58,7 @@ std::optional<DType> find_cache_dtype(const std::string& name) {
   return {};
 }
 
-/// Adds the commands to `app`; each runs when the command line has been read.
+/// Adds the commands to `app`. The chosen command runs once the command line has been read.
 void add_commands(CLI::App& app, Options& o) {
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();
@@ -76,8 +76,7 @@ void add_commands(CLI::App& app, Options& o) {
     command->add_flag("--cpu-time", o.cpu_time, "processor time of one thread, for a busy machine");
   };
   const auto choose_clock = [&o] {
-    if (o.cpu_time && o.threads != 1)
-      throw UsageError("--cpu-time: it is the time of one thread; add --threads 1");
+    if (o.cpu_time && o.threads != 1) throw UsageError("--cpu-time measures one thread; add --threads 1");
     use_processor_time = o.cpu_time;
   };
 
@@ -89,9 +88,13 @@ void add_commands(CLI::App& app, Options& o) {
   add_rounds(speed);
   add_clock(speed);
   speed->add_option("--dtype", o.dtype, "data type of the weights: float32, float16, bfloat16, int8 or int4");
-  speed->add_option("--cache-dtype", o.cache_dtype, "data type of the cache; without it, that of the weights")
+  speed
+      ->add_option("--cache-dtype", o.cache_dtype,
+                   "data type of the cache; by default, the type of the weights")
       ->check(CLI::IsMember(cache_dtype_names()));
-  speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context if it is shorter")
+  speed
+      ->add_option("--prompt-tokens", o.prompt_tokens,
+                   "tokens of the prompt; 0: 512, or the context if it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")
       ->delimiter(',')
@@ -108,11 +111,11 @@ void add_commands(CLI::App& app, Options& o) {
     write_json(result, o.json_file);
   });
 
-  CLI::App* const products = app.add_subcommand("products", "our matrix product against the library's");
+  CLI::App* const products = app.add_subcommand("products", "our matrix product compared with the library's");
   add_common(products);
   add_rounds(products);
   add_clock(products);
-  products->add_option("--shape", o.shape, "whose products: 124m, smollm2-135m, ...");
+  products->add_option("--shape", o.shape, "the model shape: 124m, smollm2-135m, ...");
   products->add_option("--stream-mb", o.stream_mb, "weight copies to walk over, for products of few rows")
       ->check(CLI::Range(1, 1 << 20));
   products->callback([&o, choose_clock] {
@@ -128,15 +131,15 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("rungs", "the ladders of kernels, from the plain loop to what the engine runs");
   add_common(rungs);
   add_rounds(rungs);
-  rungs->add_option("--ladder", o.ladder, "matvec, product or attention; by default all");
+  rungs->add_option("--ladder", o.ladder, "matvec, product or attention; all by default");
   rungs->callback([&o] {
     write_json(measure_rungs({.ladder = o.ladder, .threads = o.threads, .rounds = o.rounds}), o.json_file);
   });
 
   CLI::App* const scaling =
       app.add_subcommand("scaling", "how evenly many threads share the work: counted, not timed");
-  scaling->add_option("--shape", o.shape, "124m, smollm2-135m, ...");
-  scaling->add_option("--threads", o.thread_counts, "numbers of threads: 1,2,4")
+  scaling->add_option("--shape", o.shape, "the model shape: 124m, smollm2-135m, ...");
+  scaling->add_option("--threads", o.thread_counts, "numbers of threads, such as 1,2,4")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
   scaling->add_option("--json", o.json_file, "write all figures to this file");
@@ -164,7 +167,8 @@ void add_commands(CLI::App& app, Options& o) {
   generation->add_option("--dtype", o.dtype,
                          "data type of the weights: float32, float16, bfloat16, int8 or int4");
   generation
-      ->add_option("--cache-dtype", o.cache_dtype, "data type of the cache; without it, that of the weights")
+      ->add_option("--cache-dtype", o.cache_dtype,
+                   "data type of the cache; by default, the type of the weights")
       ->check(CLI::IsMember(cache_dtype_names()));
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
@@ -190,20 +194,20 @@ void add_commands(CLI::App& app, Options& o) {
 
   CLI::App* const tune =
       app.add_subcommand("tune", "the fastest form of each product on an NVIDIA GPU, for tools/gpu-check");
-  tune->add_option("--shapes", o.shapes, "whose products: 124m,smollm2-135m, ...")
+  tune->add_option("--shapes", o.shapes, "the model shapes: 124m,smollm2-135m, ...")
       ->delimiter(',')
       ->required();
   tune->add_option("--dtypes", o.dtypes, "data types of the weights: bfloat16,int8, ...")
       ->delimiter(',')
       ->required();
-  tune->add_option("--file", o.tuning_file, "where the table goes; by default, where programs read it");
+  tune->add_option("--file", o.tuning_file, "file for the table; by default, the one that programs read");
   tune->callback([&o] {
     std::vector<DType> dtypes;
     for (const std::string& name : o.dtypes) dtypes.push_back(weight_dtype(name));
     tune_gpu(o.shapes, dtypes, o.tuning_file);
   });
 
-  CLI::App* const masks = app.add_subcommand("masks", "what it costs to keep texts to a schema");
+  CLI::App* const masks = app.add_subcommand("masks", "the cost of constraining texts to a schema");
   add_model(masks);
   add_clock(masks);
   masks->add_option("--schemas", o.prompts, "file with a schema and its texts in each line")->required();
@@ -219,7 +223,7 @@ void add_commands(CLI::App& app, Options& o) {
   needle->add_option("--dtype", o.dtype,
                      "data type of the weights: float32, float16, bfloat16, int8 or int4");
   needle->add_option("--text", o.prompts, "file with paragraphs, in which a sentence is hidden")->required();
-  needle->add_option("--context", o.contexts, "tokens of that text: 1000,4000")
+  needle->add_option("--context", o.contexts, "tokens of this text, such as 1000,4000")
       ->delimiter(',')
       ->required()
       ->check(CLI::Range(1, 1 << 20));
@@ -235,16 +239,16 @@ void add_commands(CLI::App& app, Options& o) {
   });
 
   CLI::App* const random =
-      app.add_subcommand("random-model", "write a model of a published shape, weights random");
-  random->add_option("--shape", o.shape, "124m, smollm2-135m, ...")->required();
+      app.add_subcommand("random-model", "write a model of a published shape with random weights");
+  random->add_option("--shape", o.shape, "the model shape: 124m, smollm2-135m, ...")->required();
   random->add_option("--folder", o.folder, "where to")->required();
   random->callback([&o] { write_random_model(o.shape, o.folder); });
 
   CLI::App* const pair = app.add_subcommand(
-      "random-pair", "write a target of a published shape and a draft of one block, weights random");
-  pair->add_option("--shape", o.shape, "124m, smollm2-135m, ...")->required();
-  pair->add_option("--folder", o.folder, "where the target goes")->required();
-  pair->add_option("--draft-folder", o.draft_folder, "where the draft goes")->required();
+      "random-pair", "write a target of a published shape and a draft of one block, with random weights");
+  pair->add_option("--shape", o.shape, "the model shape: 124m, smollm2-135m, ...")->required();
+  pair->add_option("--folder", o.folder, "folder for the target")->required();
+  pair->add_option("--draft-folder", o.draft_folder, "folder for the draft")->required();
   pair->callback([&o] { write_random_pair(o.shape, o.folder, o.draft_folder); });
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Whether the constraint allows the whole text. Adds the time of each mask to `times`, in microseconds.
+/// Whether the constraint allows the whole text. Appends the time of each mask, in microseconds, to `times`.
 bool accepts(Constraint& constraint, const std::vector<int>& text, json& times) {
   Constraint::Place place;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -59,8 +59,7 @@ json measured(const json& line, const Tokenizer& tokenizer,
 
 json measure_masks(const MaskOptions& options) {
   const ModelConfig config = read_config(options.model);
-  if (config.end_tokens.empty())
-    throw Error("the model has no end-of-text token, with which a text could end");
+  if (config.end_tokens.empty()) throw Error("the model has no end-of-text token, so no text could end");
   const Tokenizer tokenizer = load_tokenizer(options.model, config);
   const auto tokens = std::make_shared<const SortedTokens>(tokenizer, config.end_tokens);
   json results = json::array();

@@ -22,13 +22,13 @@ namespace {
 using nlohmann::json;
 
 constexpr int kAnswer = 12;       // tokens, enough for five digits
-constexpr int kChunk = 64;        // tokens of a pass in a window
-constexpr int kWholeChunk = 256;  // and in a cache of everything
-constexpr int kSinks = 4;         // of a window with sinks
-constexpr int kFirstBand = 256;   // positions; each further band is as long as all before it
+constexpr int kChunk = 64;        // tokens per pass in a window
+constexpr int kWholeChunk = 256;  // tokens per pass in a cache that keeps everything
+constexpr int kSinks = 4;         // sinks of a window with sinks
+constexpr int kFirstBand = 256;   // positions; each further band is as long as all previous bands together
 constexpr std::array kDepths = {0, 25, 50, 75, 100};  // percent
 
-/// A cache that forgets: it keeps the first `sinks` positions and the newest, `window` in all.
+/// A cache that drops positions: it keeps the first `sinks` and the newest ones, `window` positions in total.
 class SlidingCache : public StaticKvCache {
  public:
   SlidingCache(Model& model, int window, int sinks)
@@ -39,7 +39,8 @@ class SlidingCache : public StaticKvCache {
     set_slid(0, 0);
   }
 
-  /// Tokens of a pass. All of them join before the first one attends, so in a window a pass is short.
+  /// The number of tokens per pass. All tokens of a pass enter the cache before the first one attends, so
+  /// passes in a window must be short.
   std::size_t chunk() const { return window_ < model_.config().n_positions ? kChunk : kWholeChunk; }
 
   /// Drops as many positions as `count` new ones need.
@@ -64,7 +65,7 @@ class SlidingCache : public StaticKvCache {
 struct Way {
   std::string name;
   DType dtype;
-  int window = 0, sinks = 0;  // 0: the whole text
+  int window = 0, sinks = 0;  // 0: keep the whole text
 };
 
 std::vector<Way> ways_of(const Model& model, int longest) {
@@ -84,9 +85,9 @@ std::vector<Way> ways_of(const Model& model, int longest) {
   return ways;
 }
 
-/// Reads a text into an empty cache, in passes that a window has room for. `visit` gets the logits after each
-/// token of a pass, [tokens, vocab_size], and the index of its first token; without it the result is the
-/// logits after the text.
+/// Reads a text into an empty cache, in passes that fit into a window. `visit` receives the tokens of each
+/// pass and the index of the first one, computes the pass and returns its logits. The result is the last of
+/// them.
 template <class Visit>
 std::span<const float> read(SlidingCache& cache, std::span<const int> text, Visit visit) {
   cache.clear();
@@ -99,7 +100,7 @@ std::span<const float> read(SlidingCache& cache, std::span<const int> text, Visi
   return last;
 }
 
-/// Greedy tokens after the prompt.
+/// Returns the greedy tokens after the prompt.
 std::vector<int> answer(Model& model, SlidingCache& cache, std::span<const int> prompt) {
   std::span<const float> logits = read(
       cache, prompt, [&](std::span<const int> pass, std::size_t) { return model.next_logits(pass, cache); });
@@ -111,7 +112,7 @@ std::vector<int> answer(Model& model, SlidingCache& cache, std::span<const int> 
   return tokens;
 }
 
-/// The perplexity of the tokens in each band of positions: 1 to 255, 256 to 511, 512 to 1023, ...
+/// Returns the perplexity of the tokens in each band of positions: 1 to 255, 256 to 511, 512 to 1023, ...
 json perplexities(Model& model, SlidingCache& cache, std::span<const int> text) {
   const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
   std::vector<double> losses;
@@ -144,7 +145,8 @@ std::vector<std::vector<int>> paragraphs_of(const std::string& text, const Token
   return paragraphs;
 }
 
-/// The first `context` tokens of the hay, with the needle between the paragraphs nearest to that depth.
+/// Returns the first `context` tokens of the hay, with the needle between the two paragraphs nearest to
+/// `depth`.
 std::vector<int> hidden(const std::vector<std::vector<int>>& paragraphs, int context, int depth,
                         const std::vector<int>& needle) {
   const auto place = static_cast<std::size_t>(context) * static_cast<std::size_t>(depth) / 100;
@@ -241,7 +243,7 @@ json measure_needles(const NeedleOptions& options) {
     const auto needed = std::ssize(text.prompt) + kAnswer;
     if (needed > model.config().n_positions)
       throw UsageError(
-          "--context {}: with the question and its answer that is {} of the model's {} positions",
+          "--context {}: with the question and its answer, {} positions are needed, but the model has {}",
           text.context, needed, model.config().n_positions);
   }
 

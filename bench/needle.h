@@ -1,5 +1,5 @@
-// What a long text loses in caches of fewer bits, and in those that forget: a sentence that is asked for
-// later, and the perplexity by position.
+// How much of a long text the model loses in caches of fewer bits, and in caches that drop positions: whether
+// it can recall a hidden sentence, and the perplexity by position.
 #pragma once
 
 #include <filesystem>
@@ -12,17 +12,17 @@ namespace staircase::bench {
 
 struct NeedleOptions {
   std::filesystem::path model;
-  std::filesystem::path text;  ///< the hay: paragraphs with an empty line between two of them
+  std::filesystem::path text;  ///< the hay: paragraphs separated by empty lines
   DType dtype = DType::kBFloat16;
   int threads = 1;
   std::vector<int> contexts;  ///< tokens of hay
-  int needles = 2;            ///< numbers that are hidden at each depth
+  int needles = 2;            ///< numbers to hide at each depth
 };
 
 /// Hides "The magic number of the miller is 48151." among the paragraphs, from their beginning (depth 0) to
-/// their end (depth 100), and lets the model complete "The magic number of the miller is" after them. Each
-/// cache keeps keys and values in another type, or only a window of them, with and without the first four
-/// tokens (Xiao et al. 2023). Prints a table for each context, and the perplexity of the hay alone by
+/// their end (depth 100). After the paragraphs, the model must complete "The magic number of the miller is".
+/// Each cache keeps keys and values in another type, or only a window of them, with and without the first
+/// four tokens (Xiao et al. 2023). Prints a table for each context, and the perplexity of the hay alone by
 /// position.
 ///
 /// {"texts": [{"context", "depth", "number", "prompt": [ids]}],

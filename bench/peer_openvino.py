@@ -1,7 +1,7 @@
 """One run of OpenVINO for tools/bench --peers, greedy; and the conversion of a model for it.
 
-It runs a text as OpenVINO's own GenAI library does: a stateful model that keeps keys and values inside, and an output
-layer that computes only the last token.
+It runs a text as OpenVINO's own GenAI library does: with a stateful model that keeps keys and values inside, and an
+output layer that computes only the last token.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def compiled(arguments):
 
 
 class Texts:
-    """Rows of tokens that are decoded together."""
+    """Decodes rows of tokens together."""
 
     def __init__(self, model):
         self.request = model.create_infer_request()
@@ -65,7 +65,7 @@ class Texts:
         self.length = 0
 
     def next_tokens(self, tokens):
-        """The most likely token after each row of `tokens`, [rows, new tokens]."""
+        """Returns the most likely token after each row of `tokens`, which is [rows, new tokens]."""
         rows, count = tokens.shape
         positions = numpy.arange(self.length, self.length + count, dtype=numpy.int64)
         self.length += count

@@ -1,15 +1,15 @@
-"""The runs that tools/bench --peers takes of an engine in Python."""
+"""The measurements of an engine in Python for tools/bench --peers."""
 
 
-WARM_UP = 1024  # of a longer prompt only the beginning warms up
+WARM_UP = 1024  # a warm-up uses at most this many tokens of a prompt
 
 
 def measured(generate, prompts, count, whole_warm_up=False):
-    """Speeds, and the tokens that show whether the engines agree.
+    """Measures speeds, and returns the tokens that show whether the engines agree.
 
     generate(rows, count) returns the new tokens of the first row, the seconds to the end of the first step, and the
-    seconds from there to the last. A prompt that is empty is not measured. Each measure has a short warm-up before it,
-    or with `whole_warm_up` one as long as itself.
+    seconds from there to the last. An empty prompt is not measured. A short warm-up precedes each measurement or, with
+    `whole_warm_up`, one of the same length.
     """
     decode, prefill, batch = (prompts[name] for name in ("decode", "prefill", "batch"))
     generate([decode if whole_warm_up else decode[:WARM_UP]], count if whole_warm_up else 8)

@@ -11,7 +11,7 @@ from peer_runs import measured
 
 
 class Clock:
-    """A streamer: generate() passes it the prompt first, then each token as it is chosen."""
+    """A streamer: generate() calls it with the prompt first, then with each token as it is chosen."""
 
     def __init__(self, now):
         self.now, self.times = now, []
@@ -41,7 +41,7 @@ def main():
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).eval()
-    model.generation_config.eos_token_id = None  # so that no text ends early
+    model.generation_config.eos_token_id = None  # so that no sequence ends early
     model.generation_config.pad_token_id = 0
     options = {}
     if arguments.compiled:

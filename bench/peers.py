@@ -1,7 +1,7 @@
-"""tools/bench --peers: other engines on the same weights, prompts and threads, in turns with ours.
+"""tools/bench --peers: compares our engine with others on the same weights, prompts and threads.
 
 Every engine runs in a fresh process in every round, and each round begins with a different engine. So neither warm
-caches nor a machine that slows down favours one of them.
+caches nor a slow phase of the machine favours an engine.
 
 $PEERS_DIR/peers.json lists engines that are not Python packages; see read_peers_file.
 """
@@ -24,7 +24,7 @@ NEAR_TIE = 1e-3
 
 OURS, REFERENCE = "Staircase, float32", "transformers, float32"
 
-# The types of weights and their precision: only engines of the same precision are compared.
+# The precision of each type of weights. Only engines of the same precision are compared.
 PRECISIONS = {"float32": "float32", "float16": "16 bits", "bfloat16": "16 bits", "int8": "8 bits", "int4": "4 bits"}
 
 
@@ -35,10 +35,10 @@ class Failure(Exception):
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment with some engines' packages."""
-    folder: str   # in the build folder
+    folder: str    # its name in the build folder
     variable: str  # names a folder to use instead
     packages: tuple
-    modules: tuple  # that they provide
+    modules: tuple  # the modules that the packages provide
 
 
 MAIN = Environment("venv", "PEERS_VENV", ("torch", "transformers", "ctranslate2", "safetensors"),
@@ -62,18 +62,18 @@ class Setting:
     cpu_time: bool = False  # processor time instead of wall-clock time
     context: int = 16  # tokens before decoding, in each sequence
     decode_only: bool = False
-    cache_dtype: str = ""  # of keys and values; each engine's own if empty
+    cache_dtype: str = ""  # the type of keys and values; if empty, each engine's own
     prefill_is_context: bool = False  # the prompt before decoding is timed, instead of another prompt and a batch
 
 
 @dataclass
 class Engine:
     name: str
-    dtype: str  # of the weights
+    dtype: str  # the type of the weights
     commands: list
     environment: dict
     ours: bool = False
-    version: str = ""  # of one that does not report its own
+    version: str = ""  # the version of an engine that does not report its own
 
     @property
     def precision(self):
@@ -81,14 +81,15 @@ class Engine:
 
 
 def run(*command, log, environment=None):
-    """Whether it succeeded; its output is in `log`."""
+    """Runs a command and returns whether it succeeded. Its output goes to `log`."""
     with open(log, "w", encoding="utf-8") as stream:
         return subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream,
                               stderr=subprocess.STDOUT, env=environment, check=False).returncode == 0
 
 
 def python_with_packages(build, environment):
-    """The Python of the environment that the variable names, or of a new one with the latest releases."""
+    """Returns the Python of the environment that the variable names, or of a new environment with the latest
+    releases."""
     given, packages = os.environ.get(environment.variable), ", ".join(environment.packages)
     venv = Path(given or build / environment.folder).absolute()
     python, log = venv / "bin" / "python", build / f"{environment.folder}.log"
@@ -102,7 +103,8 @@ def python_with_packages(build, environment):
     if not python.exists() and not run(sys.executable, "-m", "venv", venv, log=log):
         raise Failure(f"python3 -m venv failed (Debian and Ubuntu have it in the package python3-venv); see {log}")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-    # PyTorch's own index has builds without CUDA, a tenth of the size. If it is out of reach, any build will do.
+    # PyTorch's own index has builds without CUDA, which have a tenth of the size. If it cannot be reached, any build
+    # will do.
     run(*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu", log=log)
     if not run(*pip, *environment.packages, log=log):
         raise Failure(f"pip could not install {packages}: is there a network? ({environment.variable}=DIR names an "
@@ -111,7 +113,7 @@ def python_with_packages(build, environment):
 
 
 def write_prompts(setting, config):
-    """Random tokens, without the last of the vocabulary, which ends the text."""
+    """Random tokens, but never the vocabulary's last one, which ends the text."""
     positions = config.get("n_positions") or config["max_position_embeddings"]
     if positions < setting.context + NEW_TOKENS:
         raise Failure(f"--context {setting.context}: with {NEW_TOKENS} new tokens that is more than the {positions} positions "
@@ -130,14 +132,16 @@ def write_prompts(setting, config):
         prompts["prefill"], prompts["batch"] = [], []
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
-    # The same for programs that cannot read JSON: one prompt per line, "decode", "prefill" and then the batch.
+    # The prompts as plain text for programs that cannot read JSON: one per line, "decode", "prefill" and then the
+    # batch.
     lines = [line for line in (prompts["decode"], prompts["prefill"], *prompts["batch"]) if line]
     file.with_suffix(".txt").write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
     return file, count
 
 
 def converted_model(setting, name, command):
-    """The folder with the model that `command` converts for that engine, again if the file has changed."""
+    """Returns the folder with the model that `command` converts for this engine. Converts it again if the file has
+    changed."""
     source = (setting.model / "model.safetensors").stat()
     folder = setting.build / "peers" / f"{setting.model.name}-{name}"
     stamp, stamped = folder / "made-from", f"{setting.model} {source.st_size} {source.st_mtime_ns}"
@@ -156,7 +160,7 @@ def spread(values, digits):
 
 
 def agreement(run_, reference):
-    """How many tokens equal the reference's before the first difference, and whether that was a near-tie."""
+    """How many tokens equal the reference's before the first difference, and whether this difference was a near-tie."""
     tokens, wanted = run_["token_ids"], reference["token_ids"]
     same = next((i for i, (a, b) in enumerate(zip(tokens, wanted)) if a != b), len(wanted))
     tie = same < len(wanted) and min(reference["gaps"][same], run_.get("gaps", reference["gaps"])[same]) < NEAR_TIE
@@ -175,10 +179,10 @@ def read_peers_file(setting, threads, left_out):
          "threads": 2,                                           optional: the only number that it supports
          "version": "llama.cpp b1234"}                           optional: for the page of figures
 
-    `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
-    in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), prompt_ms
-    (the time until the first token before decoding), tokens and prefill_token. Later commands add only values that
-    earlier ones did not print. {prompts} is a text file in the format of write_prompts, with a single line for
+    `dtype` is the type of ours to compare with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands
+    run in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list),
+    prompt_ms (the time until the first token before decoding), tokens and prefill_token. Later commands add only values
+    that earlier ones did not print. {prompts} is a text file in the format of write_prompts, with a single line for
     --decode-only and for several contexts. {threads} is the number of threads, and {clock} "wall", or "cpu" for
     processor time. {cache} is our type to keep keys and values in, or "default".
     `left_out` records engines that cannot be prepared, or that lack such a clock or cannot choose the cache's type.
@@ -229,8 +233,8 @@ def wanted(setting, name):
 
 
 def with_such_a_cache(setting, names, left_out):
-    """Those of {engine: dtype} whose cache is as --cache-dtype chooses. They keep it in the type that they compute in,
-    which is never int8."""
+    """The engines of {engine: dtype} whose cache has the type of --cache-dtype. They keep the cache in the type that
+    they compute in, which is never int8."""
     if not setting.cache_dtype:
         return names
     kept = {name: dtype for name, dtype in names.items() if dtype == setting.cache_dtype != "int8" or name == REFERENCE}
@@ -240,7 +244,7 @@ def with_such_a_cache(setting, names, left_out):
 
 def ctranslate2_engines(setting, arguments, left_out):
     names = {f"CTranslate2, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
-    # CTranslate2 chooses between MKL and oneDNN by the processor's vendor; the faster one is the peer.
+    # CTranslate2 chooses MKL or oneDNN by the processor's vendor. The faster of the two is the peer.
     names = {"CTranslate2 with oneDNN, float32": "float32", **names}
     names = with_such_a_cache(setting, {name: dtype for name, dtype in names.items() if wanted(setting, name)}, left_out)
     if not names:
@@ -268,7 +272,7 @@ def openvino_engines(setting, arguments, _):
 
 
 def find_engines(setting, threads, prompts):
-    """The engines, the names of those that run only for their text, and why others are left out."""
+    """Returns the engines, the names of the engines that run only for their text, and why others are left out."""
     part = setting.build / "peers" / "result.json"
     arguments = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
     if setting.cpu_time:
@@ -295,8 +299,9 @@ def find_engines(setting, threads, prompts):
 
 
 def chosen(setting, engines, left_out):
-    """The engines that --only selects, and ours of the same types. Our float32 and the reference also run, for their
-    texts only: the second list has their names. Weights in float32 are not measured beside a cache of fewer bits."""
+    """Returns the engines that --only selects, and ours of the same types. Our float32 and the reference also run, but
+    only for their texts: the second list has their names. Weights in float32 are not measured with a cache of fewer
+    bits."""
     for text in setting.only:
         if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
             raise Failure(f"--only {text}: no engine's name contains that; a name is an engine and a type, like "
@@ -324,7 +329,7 @@ def result_line(text):
 
 
 def run_engine(engine, setting, threads):
-    """One run's figures, or a Failure with the reason."""
+    """Returns the figures of one run, or throws a Failure with the reason."""
     part, log = setting.build / "peers" / "result.json", setting.build / "peers" / "engine.log"
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads),
                        TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **engine.environment)
@@ -352,13 +357,13 @@ COLUMNS = (("prefill_ms", "prefill {} tokens, ms", 1, False), ("decode_tokens_pe
 
 
 def lead(ours, theirs, more_is_better):
-    """How many times faster ours is."""
+    """How many times as fast our engine is."""
     return ours / theirs if more_is_better else theirs / ours
 
 
 def table(engines, prompt_tokens):
-    """The lines of a table in Markdown. A ratio is how many times as fast ours is with weights of the same dtype; in a
-    row of ours, in bold, beside the fastest other engine."""
+    """The lines of a table in Markdown. A ratio is how many times as fast our engine is with weights of the same dtype.
+    The bold ratio in a row of ours compares with the fastest other engine."""
     columns = [column for column in COLUMNS if any(e[column[0]] for e in engines.values())]
     with_text = any(e["agreement"] for e in engines.values())
     yield ("| engine" + "".join(f" | {heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in columns)
@@ -462,14 +467,14 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
 
 
 def compare(settings):
-    """One comparison after another, of the same model, for each number of threads."""
+    """Compares the engines on the same model, once for each number of threads."""
     first = settings[0]
     (first.build / "peers").mkdir(exist_ok=True)
     runs = []
     try:
         config = json.loads((first.model / "config.json").read_text())
         for setting in sorted(settings, key=lambda setting: setting.context, reverse=True):
-            write_prompts(setting, config)  # the longest first: is there room for it?
+            write_prompts(setting, config)  # fails at once if the longest context has no room
     except (OSError, ValueError, KeyError) as error:
         raise Failure(f"{first.model}/config.json cannot be used: {error}") from error
     for setting in settings:
@@ -482,7 +487,7 @@ def compare(settings):
 
 
 def picture(result):
-    """Lines over several contexts, as SVG; of several numbers of threads the first."""
-    import long_texts  # it draws with what is in docs/pictures, which a book of few pages lacks
+    """Draws lines over several contexts as SVG. With several numbers of threads, it draws the first."""
+    import long_texts  # it needs docs/pictures, which a book of few pages lacks
     runs = [run_ for run_ in result["runs"] if run_["threads"] == result["runs"][0]["threads"]]
     return long_texts.drawn(runs, long_texts.caption_of(runs[0], "")).svg()

@@ -18,8 +18,8 @@ using nlohmann::json;
 constexpr double kShortest = 0.01;
 constexpr int kRows[] = {512, 64, 16, 6, 4, 1};
 
-/// Up to this number of rows, reading the weights from memory takes longer than multiplying. So the copies
-/// that do not fit in the cache matter more than the one that does.
+/// Up to this number of rows, reading the weights from memory takes longer than multiplying. So for these
+/// rows the copies that do not fit into the cache matter more than the one copy that fits.
 constexpr int kFewRows = 16;
 
 struct Figures {
@@ -36,8 +36,8 @@ void check_agreement(const float* ours, const float* library, std::int64_t count
   }
 }
 
-/// One shape with one number of rows: the product cycles through `copies` of the weights; a single one stays
-/// in the cache.
+/// Measures one shape with one number of rows. The products cycle through `copies` copies of the weights; a
+/// single copy stays in the cache.
 Figures compare(Device& device, const Product& shape, int rows, const std::vector<float>& weights, int copies,
                 int rounds) {
   const HostArray stored{weights.data(), DType::kFloat32, shape.in, shape.out};

@@ -1,4 +1,5 @@
-// The `products` command: the device's own matrix product against the library's, for the shapes of one model.
+// The `products` command compares the device's own matrix product with the library's, for the shapes of one
+// model.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,11 +12,11 @@ struct ProductOptions {
   ModelConfig config;
   int threads = 1;
   int rounds = 5;
-  double stream_bytes = 1 << 30;  ///< of weight copies, for products of few rows
+  double stream_bytes = 1 << 30;  ///< total size of the weight copies, for products of few rows
 };
 
-/// Measures, prints a table, and returns all figures. Throws Error if the library is not built in, and if the
-/// two disagree about a product.
+/// Measures, prints a table, and returns all figures. Throws Error if the library is not built in, or if the
+/// two results of a product differ.
 nlohmann::json compare_products(const ProductOptions& options);
 
 }  // namespace staircase::bench

@@ -14,7 +14,7 @@
 namespace staircase::bench {
 namespace {
 
-/// SplitMix64 (Steele et al. 2014): random bits as a function of their index, so threads can divide the work.
+/// SplitMix64 (Steele et al. 2014) computes random bits from their index, so threads can divide the work.
 std::uint64_t random_bits(std::uint64_t place) {
   std::uint64_t z = (place + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -22,8 +22,8 @@ std::uint64_t random_bits(std::uint64_t place) {
   return z ^ (z >> 31);
 }
 
-/// The sum of four uniform numbers of 16 bits: close to a normal distribution of deviation 1 and, without
-/// logarithm and cosine, the same on every machine.
+/// The scaled sum of four uniform numbers of 16 bits. It is close to a normal distribution with deviation 1,
+/// and the same on every machine because it needs no logarithm or cosine.
 float normal(std::uint64_t place) {
   const std::uint64_t bits = random_bits(place);
   std::int64_t sum = 0;
@@ -32,7 +32,8 @@ float normal(std::uint64_t place) {
   return static_cast<float>(2 * sum - 4 * 0xffff) / (2.0f * kDeviationOfSum);
 }
 
-// GPT-2's initial deviation in training (Radford et al. 2019, released code), and a tenth of it.
+// The standard deviation of GPT-2's initial weights in training (Radford et al. 2019, released code), and a
+// tenth of it.
 constexpr float kDeviation = 0.02f, kDamped = 0.002f;
 
 struct Entry {
@@ -45,7 +46,7 @@ struct Entry {
 /// Adds the tensors of a model, one after another.
 class EntryList {
  public:
-  /// `mean` is of the stored gains: Gemma's have 1 added to them.
+  /// `mean` is the mean of the stored gains. Gemma stores gains minus 1.
   void norm(const std::string& name, std::int64_t width, bool has_bias, float mean = 1.0f) {
     list.push_back({name + ".weight", {width}, mean});
     if (has_bias) list.push_back({name + ".bias", {width}});
@@ -125,8 +126,8 @@ void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
   }
 }
 
-/// Dampens the contributions to the residual stream of the blocks from `damped_from` on. The blocks come
-/// last, so a model with fewer of them is equal in all the rest.
+/// Lists the tensors of a model. Contributions to the residual stream are damped in the blocks from
+/// `damped_from` on. The blocks come last, so a model with fewer blocks is equal in everything else.
 std::vector<Entry> entries_of(const ModelConfig& config, int damped_from) {
   EntryList entries;
   config.family == "gpt2" ? add_gpt2(config, damped_from, entries) : add_llama(config, damped_from, entries);
@@ -155,9 +156,9 @@ nlohmann::json gpt2_settings(int n_layer, int n_embd, int n_head) {
           {"tie_word_embeddings", true}};
 }
 
-/// The published facts of a model of the shape of Llama, Qwen3 or Gemma 3. Two are ours: a mixture of GPT-2's
-/// size, whose experts of a token have as many weights as GPT-2's MLP, and the same with one MLP of that
-/// size.
+/// The published dimensions of a model of the Llama, Qwen3 or Gemma 3 family. Two shapes are ours. One is a
+/// mixture of GPT-2's size, in which a token's experts have as many weights as GPT-2's MLP. The other has one
+/// MLP of that size instead.
 struct LlamaShape {
   const char *name, *family, *architecture;
   int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_head, head_size;
@@ -207,7 +208,7 @@ nlohmann::json llama_settings(const LlamaShape& shape) {
   return settings;
 }
 
-/// config.json of that shape.
+/// Returns the config.json of this shape.
 nlohmann::json published_settings(const std::string& name) {
   if (name == "124m") return gpt2_settings(12, 768, 12);
   if (name == "355m") return gpt2_settings(24, 1024, 16);
@@ -236,7 +237,8 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the format requires the tensors to begin at a multiple of 8
+  text.resize((text.size() + 7) / 8 * 8,
+              ' ');  // the format requires that the tensors begin at a multiple of 8
   const std::uint64_t length = text.size();
 
   std::ofstream stream(file, std::ios::binary);
@@ -259,7 +261,8 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
 void write_model(const nlohmann::json& settings, int damped_from, const std::filesystem::path& folder) {
   const ModelConfig config = read_config(Settings("config.json", settings), folder);
   std::filesystem::create_directories(folder);
-  // Under another name until it is complete: an interrupted run leaves nothing that looks like a model.
+  // The file has another name until it is complete, so an interrupted run leaves no folder that looks like a
+  // model.
   const std::filesystem::path part = folder / "model.safetensors.part";
   write_weights(entries_of(config, std::min(damped_from, config.n_layer)), part);
   write_config(settings, folder / "config.json");

@@ -1,4 +1,4 @@
-// What a sum over ranks takes if all of them arrive together, in microseconds:
+// Measures how long a sum over ranks takes if all ranks arrive together, in microseconds:
 //
 //   ninja -C build bench/bench-ranks && mpirun -np 2 build/bench/bench-ranks
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ int main() {
   constexpr int kRounds = 7, kCalls = 2000;
   using Microseconds = std::chrono::duration<double, std::micro>;
   const auto ranks = staircase::started_ranks();
-  // One number; the widths of SmolLM2 135M and Llama 3.1 8B; and two more.
+  // One number, the widths of SmolLM2 135M and Llama 3.1 8B, and two larger counts.
   for (const int count : {1, 576, 4096, 16'384, 65'536}) {
     std::vector<float> numbers(static_cast<std::size_t>(count));
     std::array<double, kRounds> times{};

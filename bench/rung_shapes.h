@@ -1,4 +1,4 @@
-// What the ladders of kernels/rungs are measured with.
+// The shapes with which the ladders of kernels/rungs are measured.
 #pragma once
 
 #include "kernels/rungs/cpu/attention/attention.h"
@@ -6,7 +6,7 @@
 
 namespace staircase::bench {
 
-/// One row reads more than fits into the caches, many rows less.
+/// With one row, the operands are larger than the caches; with many rows, they fit.
 inline constexpr rungs::AttentionShape kAttentionShape{9, 3, 64, 32768};
 inline constexpr rungs::ProductShape kMatvecShape{1, 1024, 50257}, kProductShape{96, 768, 3072};
 

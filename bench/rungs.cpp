@@ -31,22 +31,22 @@ std::vector<float> random_values(std::int64_t count) {
   return values;
 }
 
-/// What is measured: a rung or the engine's own kernel in one type.
+/// A line of the table: a rung, or the engine's own kernel in one type.
 struct Line {
   std::string name, idea;
-  double bytes;  // of the weights, or of keys and values
+  double bytes;  // size of the weights, or of keys and values
   Task task;
 };
 
-/// A ladder with what it is measured with: for one row, W is larger than the caches; for many, it fits.
-/// Attention reads more keys and values than fit.
+/// A ladder and its operands. With one row, W is larger than the caches; with many rows, it fits. Attention
+/// reads more keys and values than fit.
 struct Ladder {
   std::string_view name, subject;
-  bool is_read;       // memory is the limit, not arithmetic
-  double operations;  // of one call
+  bool is_read;       // whether memory is the limit, instead of arithmetic
+  double operations;  // per call
   std::deque<Line> lines = {};
   json skipped = json::array(), shape = {};
-  std::vector<std::shared_ptr<void>> kept = {};  // what the tasks use
+  std::vector<std::shared_ptr<void>> kept = {};  // the operands of the tasks
 };
 
 template <typename Value, typename... Arguments>
@@ -94,7 +94,7 @@ Ladder product_of(std::string_view name, std::string_view subject, std::span<con
   return ladder;
 }
 
-/// The engine's caches have zeros: what attention computes takes as long for any numbers.
+/// The engine's caches hold zeros, because attention takes the same time for any numbers.
 Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device& device) {
   Ladder ladder{"attention", "one token of SmolLM2-135M, 9 query heads and 3 of keys, after a long text",
                 true, 4.0 * static_cast<double>(shape.n_head * shape.positions * shape.head_size)};
@@ -137,7 +137,7 @@ Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device
 }
 
 json measure(Ladder ladder, const RungOptions& options, Device& device) {
-  // The limit: reading, or multiplying floats.
+  // The limit is the rate of reading memory or of multiplying floats.
   ReadBandwidth memory(device, kBandwidthBytes, options.threads);
   Task limit{[&] {
                return ladder.is_read
@@ -208,8 +208,7 @@ json measure_rungs(const RungOptions& options) {
     names += fmt::format("{}{}", names.empty() ? "" : name == all.back().first ? " or " : ", ", name);
     is_known |= options.ladder == name;
   }
-  if (!is_known)
-    throw UsageError("--ladder {}: there is no such ladder; it is {}", quoted(options.ladder), names);
+  if (!is_known) throw UsageError("--ladder {}: unknown ladder; choose {}", quoted(options.ladder), names);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
   json ladders = json::array();

@@ -1,4 +1,5 @@
-// The `rungs` command: the ladders of kernels/rungs, each rung against the one below and the machine's limit.
+// The `rungs` command measures the ladders of kernels/rungs. It compares each rung with the one below and
+// with the machine's limit.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +8,7 @@
 namespace staircase::bench {
 
 struct RungOptions {
-  std::string ladder;  ///< "matvec", "product" or "attention"; empty: all
+  std::string ladder;  ///< "matvec", "product" or "attention"; if empty, all ladders
   int threads = 1;
   int rounds = 5;
 };

@@ -13,7 +13,7 @@ LEFT, WIDTH, ROW = 190, 440, 22
 
 
 def rows_of(result):
-    """A dictionary a rung: its ladder, its figures, and what it brought over the rung below."""
+    """Returns a dictionary per rung: its ladder, its figures, and its gain over the rung below."""
     rows = []
     for ladder in result["ladders"]:
         below = None
@@ -31,7 +31,7 @@ def rows_of(result):
 
 
 def as_csv(result):
-    """With a column for each figure that any ladder has; a rung without it leaves its cell empty."""
+    """Returns a table with a column for each figure of any ladder. A rung without this figure has an empty cell."""
     rows = rows_of(result)
     text = io.StringIO()
     columns = dict.fromkeys(["ladder", "name", *(key for row in rows for key in row)])
@@ -42,8 +42,8 @@ def as_csv(result):
 
 
 def bars_of(ladder):
-    """(what the bars are, [(name, length, text, is the engine's)], the limit's length or None)"""
-    if "limit" not in ladder:  # counted, on no GPU
+    """Returns (what the bars show, [(name, length, text, whether it is the engine's)], the limit's length or None)."""
+    if "limit" not in ladder:  # counted in the emulation, without a GPU
         bars = [(rung["name"], rung["bytes_of_sectors"] / 1e3,
                  f"{rung['bytes_of_sectors'] / 1e3:,.0f} KB, {rung['bytes_before_wait'] / 1e3:,.0f} of them early", False)
                 for rung in ladder["rungs"]]
@@ -55,7 +55,7 @@ def bars_of(ladder):
 
 
 def picture(result):
-    """Bars for each ladder, one below another."""
+    """Draws the bars of each ladder, one ladder below another."""
     ladders = result["ladders"]
     heights = [64 + ROW * len(ladder["rungs"]) for ladder in ladders]
     machine = result.get("machine", {}).get("cpu", "")

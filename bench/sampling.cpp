@@ -1,9 +1,8 @@
-// The cost of choosing a token, compared with the model: the chain of step 11 on logits like GPT-2's, on one
-// core.
+// Measures the cost of choosing a token: the sampling chain of step 11 on logits like GPT-2's, on one core.
 //
 //   bench-sampling [ROUNDS]
 //
-// Prints the median time in microseconds of the whole chain, and of each part on the output of the previous
+// Prints the median time, in microseconds, of the whole chain and of each part on the output of the previous
 // part.
 #include <fmt/format.h>
 
@@ -22,7 +21,7 @@ namespace {
 constexpr int kVocabulary = 50257;
 constexpr int kTokens = 512;
 
-/// Logits with a standard deviation of 2.5, [vocab_size].
+/// Returns logits [vocab_size] with a standard deviation of 2.5.
 std::vector<float> random_logits(std::mt19937& generator) {
   std::normal_distribution<float> normal(0.0f, 2.5f);
   std::vector<float> logits(kVocabulary);
@@ -48,8 +47,7 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1000;
-  // A program that has loaded a model has freed large blocks of memory; from then on malloc keeps freed
-  // memory.
+  // Free a large block, as a program does when it loads a model: from then on malloc keeps freed memory.
   std::vector<char>(16 << 20).swap(*std::make_unique<std::vector<char>>());
   std::mt19937 generator(1);
   std::vector<int> tokens(kTokens);

@@ -1,5 +1,5 @@
-// The shares are those of the kernels: this file calls the same functions. It ignores the memory that all
-// threads read from, caches, and clocks that fall when more processors work.
+// The shares are the same as in the kernels, because this file calls the same functions. It ignores shared
+// memory bandwidth, caches, and clock rates that fall when more processors work.
 #include "bench/scaling.h"
 
 #include <fmt/format.h>
@@ -17,22 +17,22 @@ namespace {
 
 using nlohmann::json;
 
-/// An operation of a pass. Work is counted in floating-point operations.
+/// An operation of a pass. Its work is counted in floating-point operations.
 struct Operation {
   std::string name;
   double times;  ///< how often per pass
-  double work;   ///< of one
-  /// The largest share of work among that many threads.
+  double work;   ///< work per time
+  /// The largest share of the work when this many threads divide it.
   std::function<double(int)> most;
 };
 
-/// `sequences` of them, each with `count` new tokens after `start` others.
+/// A pass over `sequences` sequences, each with `count` new tokens after `start` earlier ones.
 struct Pass {
   std::string name;
   std::int64_t sequences, count, start;
 };
 
-/// The sum of a thread's shares; the largest of any thread.
+/// Returns the largest work of a thread when 0 .. count - 1 is divided among `threads` threads.
 double most_of(int threads, std::int64_t count, const std::function<double(IndexRange)>& work) {
   double most = 0.0;
   for (int i = 0; i < threads; ++i) most = std::max(most, work(share_of(count, threads, i)));
@@ -55,7 +55,7 @@ Operation product(std::string name, double times, std::int64_t rows, std::int64_
   return {std::move(name), times, 2.0 * static_cast<double>(rows * in * out), most};
 }
 
-/// Norms, 8 operations per element (normalize.cpp).
+/// Norms take 8 operations per element (normalize.cpp).
 Operation norm(double times, std::int64_t rows, std::int64_t width) {
   const auto most = [=](int threads) {
     const std::int64_t few = few_rows(width);
@@ -67,7 +67,7 @@ Operation norm(double times, std::int64_t rows, std::int64_t width) {
   return {"layer norm", times, 8.0 * static_cast<double>(rows * width), most};
 }
 
-/// A free thread takes the next head, or the next tile of a head that has many queries.
+/// A free thread claims the next head or, with many queries, the next tile of a head.
 Operation attention(double times, const Pass& pass, const ModelConfig& config) {
   std::vector<double> items;
   const std::int64_t together = pass.count >= kManyQueries ? kTileQueries : pass.count;
@@ -90,7 +90,7 @@ Operation attention(double times, const Pass& pass, const ModelConfig& config) {
   return {"attention", times, work, most};
 }
 
-/// All operations that take more than a thousandth of a pass, and the norms.
+/// Returns all operations that take more than a thousandth of a pass, and the norms.
 std::vector<Operation> operations_of(const Pass& pass, const ModelConfig& config) {
   const std::int64_t rows = pass.sequences * pass.count, wanted = pass.sequences, d = config.n_embd;
   const double blocks = config.n_layer;
@@ -106,9 +106,9 @@ std::vector<Operation> operations_of(const Pass& pass, const ModelConfig& config
   return operations;
 }
 
-/// Seconds that a task takes longer with `threads` shares than one of them: until the others have begun and
-/// their ends are known. On a busy machine, the others may be late: then it includes one more share, which
-/// the caller has done itself.
+/// Returns how many seconds longer a task with `threads` shares takes than one share alone. This is the time
+/// to start the other threads and to notice their ends. On a busy machine other threads may be late; the
+/// result then includes another share, which the caller performed itself.
 double fork_and_join(int threads) {
   constexpr double kShare = 20e-6;
   constexpr int kRounds = 2001;

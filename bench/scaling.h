@@ -1,4 +1,5 @@
-// How evenly a pass of a model divides among many threads: counted, on any machine, not timed.
+// How evenly the work of a pass divides among many threads. The shares are counted, not timed, so any machine
+// will do.
 #pragma once
 
 #include <nlohmann/json.hpp>

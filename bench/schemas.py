@@ -1,4 +1,4 @@
-"""Schemas with valid and invalid documents in the format of MaskBench, a file each:
+"""Reads schemas with valid and invalid documents in the format of MaskBench, one file per schema:
 {"schema": {…}, "tests": [{"valid": true, "data": …}, …]}."""
 
 import hashlib
@@ -7,9 +7,9 @@ import random
 
 
 def read(folder, share="0-f", most=None):
-    """{file name: its content}, of at most that many files, drawn with seed 1. Only those are drawn from whose name
-    has a SHA-256 that begins with a digit of the share: 0-7 is one half of them. Files without a schema or tests, and
-    those that are no JSON, are left out."""
+    """Returns {file name: content} of at most `most` files, drawn with seed 1. Only files are eligible whose name has
+    a SHA-256 that begins with a digit of the share: 0-7 is one half of all files. Files that are not JSON, or have no
+    schema or no tests, are left out."""
     first, last = share.split("-")
     names = sorted(path.name for path in folder.glob("*.json")
                    if first <= hashlib.sha256(path.name.encode()).hexdigest()[0] <= last)
@@ -33,7 +33,8 @@ def is_usable(content):
 
 
 def lines(contents):
-    """For `bench masks`. Documents are written as Python writes them, with a blank after each comma and colon."""
+    """Returns the lines for `bench masks`. Documents are written as Python writes them, with a space after each comma
+    and colon."""
     def text(value):
         return json.dumps(value, ensure_ascii=False)
     return "".join(text({"schema": text(content["schema"]),
@@ -46,8 +47,8 @@ def quantile(values, part):
 
 
 def figures(results):
-    """What `bench masks` measured, all files together. A file passes if all its valid documents are accepted, and none
-    that is invalid."""
+    """Summarizes the results of `bench masks` over all files. A file passes if all its valid documents are accepted and
+    all invalid ones are rejected."""
     compiled = [result["compile_us"] for result in results if "refused" not in result]
     masks = [time for result in results for time in result["masks_us"]]
     def count(is_wrong):

@@ -17,15 +17,16 @@ namespace {
 
 using nlohmann::json;
 
-/// Shorter samples are repeated: otherwise the clock and a thread that wakes up late would distort them.
+/// A sample that takes fewer seconds is repeated. Otherwise the clock, or a thread that wakes up late, would
+/// distort it.
 constexpr double kShortest = 0.02;
 
-/// Tokens decoded in one sample; the last context measured leaves room for them.
+/// The number of tokens decoded in one sample. The longest context measured leaves room for them.
 constexpr int kDecodeSteps = 16;
 constexpr int kRoomForDecoding = 24;
 
-/// The context at which batches are decoded and drafts verified, or the closest that the model's context
-/// allows; and the number of drafted tokens verified in one pass.
+/// The context at which batches are decoded and drafts verified, or the nearest one that the model allows.
+/// Then the numbers of drafted tokens that are verified in one pass.
 constexpr int kBatchContext = 256;
 constexpr int kDrafts[] = {1, 2, 4, 8};
 
@@ -43,7 +44,7 @@ class BatchDecoding {
     model.next_logits(prompts, cache_);
   }
 
-  /// Seconds for one more token of each of `batch` sequences.
+  /// Returns the seconds for one more token of each of `batch` sequences.
   double seconds_per_step(int batch) {
     const auto rows = static_cast<std::size_t>(batch),
                vocab_size = static_cast<std::size_t>(model_.config().vocab_size);
@@ -67,7 +68,7 @@ class BatchDecoding {
   StaticKvCache cache_;
 };
 
-/// The products of one block by the library, one after another.
+/// Computes the products of one block with the library, one after another.
 class LibraryBlock {
  public:
   LibraryBlock(Device& device, const ModelConfig& config, int rows, DType dtype) {
@@ -86,7 +87,7 @@ class LibraryBlock {
   std::vector<LibraryProduct> products_;
 };
 
-/// A rate, from the work and the seconds that it took: the fastest sample gives the highest.
+/// Computes a rate from the work and its seconds. The fastest sample gives the highest rate.
 json rate(double work, const Samples& seconds) {
   return {{"median", work / seconds.median() / 1e9},
           {"min", work / seconds.max() / 1e9},
@@ -106,7 +107,7 @@ std::string range(const json& figure, int digits) {
                      figure["min"].get<double>(), digits, figure["max"].get<double>(), digits);
 }
 
-/// One line of the table; a column without content is empty.
+/// Prints one line of the table. A column may be empty.
 void print_line(const std::string& what, const std::string& ms, const std::string& tokens_per_second,
                 const std::string& speed, const std::string& share) {
   fmt::print("{:<24}{:>24}{:>10}{:>26}   {}\n", what, ms, tokens_per_second, speed, share);
@@ -169,7 +170,7 @@ void print_table(const json& result) {
 }  // namespace
 
 json measure_speed(const SpeedOptions& options) {
-  set_library_threads(options.threads);  // for the library; the device has its own
+  set_library_threads(options.threads);  // only for the library; the device has its own threads
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
@@ -221,7 +222,7 @@ json measure_speed(const SpeedOptions& options) {
                        },
                        {}});
   }
-  // Always after the same tokens, like a draft that is rejected.
+  // Every pass follows the same tokens, as if all drafts were rejected.
   const int batch_context = contexts[contexts.size() == 1 || contexts[1] > kBatchContext ? 0 : 1];
   const auto verify = [&, batch_context](int drafted) {
     return [&, batch_context, drafted] {
@@ -235,7 +236,7 @@ json measure_speed(const SpeedOptions& options) {
   std::deque<Task> verifications;
   for (const int drafted : kDrafts) verifications.push_back({verify(drafted), {}});
 
-  // Once each before the limits' own buffers exist, so the memory belongs to the model alone.
+  // Run everything once before the limits' buffers exist, so the peak memory belongs to the model alone.
   model.next_logits(prompt);
   const std::size_t peak_after_running = peak_memory();
 
@@ -259,7 +260,7 @@ json measure_speed(const SpeedOptions& options) {
                        });
                      },
                      {}};
-  // Like ours: weights in float16 are multiplied in float32, those in bfloat16 in bfloat16.
+  // As in our engine, weights in float16 are multiplied in float32, and weights in bfloat16 in bfloat16.
   const DType product_dtype = options.dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
   std::optional<LibraryBlock> library;
   if (!machine.library.empty()) library.emplace(*device, config, prompt_tokens, product_dtype);
@@ -273,7 +274,7 @@ json measure_speed(const SpeedOptions& options) {
   for (Task& verification : verifications) tasks.push_back(&verification);
   measure_in_rounds(tasks, options.rounds);
 
-  // From seconds to figures.
+  // Convert seconds to figures.
   const json read_rate = rate(static_cast<double>(bandwidth.bytes()), read.seconds);
   const json multiply_add_rate = rate(multiply_add_operations, multiply_adds.seconds);
   const json library_rate =

@@ -1,4 +1,4 @@
-// How fast one model runs, compared with the machine's limits.
+// Measures how fast one model runs, compared with the machine's limits.
 #pragma once
 
 #include <filesystem>
@@ -13,11 +13,11 @@ namespace staircase::bench {
 struct SpeedOptions {
   std::filesystem::path model;
   DType dtype = DType::kFloat32;
-  std::optional<DType> cache_dtype = {};  ///< none: what follows from `dtype`
+  std::optional<DType> cache_dtype = {};  ///< without a value, it follows from `dtype`
   int threads = 1;
   int prompt_tokens = 0;  ///< 0: 512, or the model's context if it is shorter
   int rounds = 7;
-  std::vector<int> batches;  ///< numbers of sequences to decode together; 1 is then measured as well
+  std::vector<int> batches;  ///< numbers of sequences to decode together; if not empty, 1 is also measured
 };
 
 /// Measures, prints a table, and returns all figures.

@@ -1,5 +1,5 @@
-// How the benchmark takes time: in rounds, with one sample of everything per round. So a machine that slows
-// down for a while slows the work and its limit alike.
+// How the benchmark measures time: in rounds, with one sample of every task per round. So a slow phase of the
+// machine slows the work and its limit alike.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace staircase::bench {
 
-/// One number per round.
+/// The samples of a task: one number per round.
 class Samples {
  public:
   void add(double value) { values_.push_back(value); }
@@ -32,9 +32,9 @@ class Samples {
   std::vector<double> values_;
 };
 
-/// The clock of all measurements. The processor time of the process stops while others have the processor, so
-/// it still measures the work on a busy machine. That holds only for one thread, since threads that wait for
-/// each other spend processor time as well.
+/// Chooses the clock of all measurements: if true, the processor time of this process. That time stops while
+/// other processes use the processor, so it measures the work even on a busy machine. This works only for one
+/// thread, because threads that wait for each other also use processor time.
 inline bool use_processor_time = false;
 
 inline double now() {
@@ -44,7 +44,7 @@ inline double now() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-/// Seconds that `work` took.
+/// Runs `work` and returns the seconds that it took.
 template <typename Work>
 double seconds_of(const Work& work) {
   const double start = now();
@@ -52,8 +52,8 @@ double seconds_of(const Work& work) {
   return now() - start;
 }
 
-/// Seconds per call of `work`: it is called once to warm the caches, then until `at_least` seconds have
-/// passed.
+/// Returns the seconds per call of `work`. Calls it once to warm the caches, then until `at_least` seconds
+/// have passed.
 template <typename Work>
 double seconds_per_call(double at_least, const Work& work) {
   work();

@@ -1,4 +1,4 @@
-"""The chain of bench/sampling.cpp with Hugging Face transformers on one thread, for comparison.
+"""Runs the sampling chain of bench/sampling.cpp with Hugging Face transformers on one thread, for comparison.
 
     python bench/transformers_sampling.py [ROUNDS]
 

@@ -5,8 +5,8 @@
 namespace staircase::bench {
 namespace {
 
-/// The share of a mixture's weights that no row reads: of the experts, those that none of the rows chooses.
-/// If each row chooses k of E by chance, they are (1 - k / E)^rows of all.
+/// The share of a mixture's weights that no row reads: the experts that none of the rows chooses. If each row
+/// chooses k of E experts at random, that is (1 - k / E)^rows of all experts.
 double unread_share(const ModelConfig& config, int rows) {
   if (config.n_experts == 0) return 0.0;
   const double d = config.n_embd, q = config.query_width(), k = config.key_width();
@@ -20,7 +20,7 @@ double unread_share(const ModelConfig& config, int rows) {
 }  // namespace
 
 std::vector<Product> block_products(const ModelConfig& config) {
-  // A token's experts count as one MLP.
+  // The experts of a token count as one MLP.
   const bool mixed = config.n_experts > 0;
   const std::int64_t d = config.n_embd;
   const std::int64_t inner = mixed ? config.experts_per_token * config.expert_inner : config.n_inner;

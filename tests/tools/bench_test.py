@@ -711,7 +711,7 @@ class Needle(unittest.TestCase):
             self.assertAlmostEqual(one["perplexity"] / other["perplexity"], 1, delta=0.02)
 
     def test_what_does_not_fit_is_refused(self):
-        for context, sentence in (("500", "--context 500: with the question and its answer that is 5\\d\\d of the model's 512 positions"),
+        for context, sentence in (("500", "--context 500: with the question and its answer, 5\\d\\d positions are needed, but the model has 512"),
                                   ("900000", "--context 900000: .*fables.txt has \\d+ tokens"), ("0", "--context: Value 0 not in range 1 to")):
             done = run(PROGRAM, "needle", "--model", ROOT / "models" / "tales-llama-1m", "--text", ROOT / "bench/fables.txt",
                        "--context", context, "--threads", 1)
@@ -1325,7 +1325,7 @@ class Errors(unittest.TestCase):
     def test_of_the_program(self):
         self.check(2, "the shapes are 124m", PROGRAM, "random-model", "--shape", "9m", "--folder", "/nonexistent")
         self.check(1, "no such model", PROGRAM, "speed", "--model", "nothing")
-        self.check(2, "--cpu-time: it is the time of one thread", PROGRAM, "generation", "--model", "tales-1m", "--prompts",
+        self.check(2, "--cpu-time measures one thread", PROGRAM, "generation", "--model", "tales-1m", "--prompts",
                    "prompts.json", "--threads", 2, "--cpu-time")
         self.check(1, "/nonexistent does not exist", PROGRAM, "changes", "--models", ROOT / "models", "--texts", "/nonexistent")
         self.check(2, "context is 512", PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--prompt-tokens", 513)
