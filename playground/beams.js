@@ -1,8 +1,8 @@
-// The beams of a search, from the events of docs/trace.md: whose continuation each of them is, which ones ended, and a
-// picture.
+// The beams of a search, from the events of docs/trace.md: the beam that each one continues, the beams that ended, and
+// a picture.
 "use strict";
 
-/// The indices of the largest values, the largest first; of equal ones the lowest comes first.
+/// The indices of the largest values, the largest first. Of equal values, the lowest index comes first.
 function highest(values, count) {
   const best = [];
   values.forEach((value, i) => {
@@ -15,19 +15,19 @@ function highest(values, count) {
   return best;
 }
 
-/// The texts of a search as a tree. A node is {token, parent, length, sum, text} and, if it ended, {ended: why, score}.
-/// `text` has all tokens from the prompt's first on, `length` counts the new ones, and `sum` adds up their
+/// The texts of a search as a tree. A node is {token, parent, length, sum, text} and, if it ended, also {ended: why,
+/// score}. `text` has all tokens including the prompt, `length` counts the new tokens, and `sum` adds up their
 /// log-probabilities.
 class BeamSearch {
-  levels = []; // the nodes by their length: those that grew, the best in front, and those that ended
-  told = new Map(); // the texts that the program shows, with their nodes
+  levels = []; // the nodes by length: growing ones, the best first, and ended ones
+  told = new Map(); // the texts that the program has shown, with their nodes
   rows = new Map(); // the node that each row of the cache holds
-  scores = new Map(); // of the tokens after each node that grows
-  wrong = ""; // why nothing more can be said
-  doubtful = new Set(); // lengths at which the program went on with other texts than the sums say
+  scores = new Map(); // the scores of the tokens after each growing node
+  wrong = ""; // why the search cannot be followed further
+  doubtful = new Set(); // lengths at which the program continued other texts than the sums predict
   finished = false;
 
-  /// `rules` are those of its text, and `positions` those of the context.
+  /// `rules` are the rules of the searched text, and `positions` is the length of the context.
   constructor(prompt, rules, positions) {
     const { options, eos } = rules;
     Object.assign(this, { prompt, rules, options, eos, positions, beams: Number(options["--num-beams"]) });
@@ -38,7 +38,7 @@ class BeamSearch {
     return this.levels.at(-1).filter(({ ended, left }) => !ended && !left);
   }
 
-  /// The rows of a pass. True if the texts are longer now.
+  /// Takes the rows of a pass. Returns true if the texts are longer now.
   pass(rows) {
     if (this.wrong || this.finished) return false;
     if (!this.levels.length) {
@@ -61,13 +61,15 @@ class BeamSearch {
     return true;
   }
 
-  /// Whether the model sees these tokens of a text, or would if it had one more: the last ones, and all if they fit.
+  /// Whether these are the tokens of a text that the model sees: all of them, or the last ones once the text fills the
+  /// context.
   endsWith({ text }, tokens) {
     return (tokens.length === text.length || text.length >= this.positions) && tokens.length <= text.length &&
       tokens.every((token, i) => token === text[text.length - tokens.length + i]);
   }
 
-  /// Whose continuation a row is: that of what the cache holds there, and without a cache of the text that it repeats.
+  /// The node that a row continues: with a cache, the node that the row holds; without one, the node whose text the row
+  /// repeats.
   parent({ row, start, tokens }) {
     const held = this.rows.get(row), before = tokens.slice(0, -1);
     if (start > 0) return before.length || held?.length !== this.levels.length - 1 ? undefined : held;
@@ -80,7 +82,8 @@ class BeamSearch {
     if (from !== to) this.rows.set(to, this.rows.get(from));
   }
 
-  /// What a search adds up: log-probabilities, as penalties and the least length leave them.
+  /// Takes the logits of a row, and computes the log-probabilities that the search adds up, after penalties and the
+  /// minimum length.
   logits({ row, logits }) {
     const node = this.rows.get(row);
     if (!node || this.wrong || this.finished) return;
@@ -99,9 +102,8 @@ class BeamSearch {
     return { token, parent, length: parent.length + 1, sum, text: [...parent.text, token] };
   }
 
-  /// One level more: the nodes of `grown`, or none at the end, and the finished ones. The rule of the search:
-  /// among the 2 n best continuations, those that end are set aside if they are in the first n; the first n
-  /// of the others go on.
+  /// Adds a level: the nodes of `grown`, or none at the end, and the finished ones. The search takes the 2 n best
+  /// continuations. Those that end are set aside if they are among the first n; the first n of the others go on.
   choose(grown) {
     const { options, beams } = this, length = this.levels.length, ended = [], left = [];
     const best = this.growing.flatMap((parent) => {
@@ -115,7 +117,7 @@ class BeamSearch {
       const isEos = token === this.eos && options["--ignore-eos"] !== "true";
       const why = isEos ? "eos" : !grown && length === Number(options["--max-new-tokens"]) ? "length" : options["--stop"] && grown ? "stop" : "";
       if (isGrown) ++found;
-      else if (isEos && rank < beams) ended.push(this.end(this.child(parent, token), why)); // in step 40 also after the last that grows
+      else if (isEos && rank < beams) ended.push(this.end(this.child(parent, token), why)); // in step 40 even after the last growing one
       else if (found === wanted) return;
       else if (why && rank < beams) ended.push(this.end(this.child(parent, token), why));
       else if (!why && grown) this.doubtful.add(length);
@@ -131,7 +133,7 @@ class BeamSearch {
     return Object.assign(node, { ended, score: node.sum / node.length ** this.penalty });
   }
 
-  /// No pass comes any more: what the last one led to.
+  /// Call when no pass follows: adds the level that the last pass led to.
   finish() {
     if (this.finished || this.wrong || !this.levels.length) return;
     this.finished = true;
@@ -139,7 +141,7 @@ class BeamSearch {
     if (!this.levels.at(-1).length) this.levels.pop();
   }
 
-  /// A text that the program shows: its new tokens, why it ended, and its score if it has one.
+  /// Takes a text that the program shows: its new tokens, why it ended, and its score if it has one.
   tell(number, tokens, why, score) {
     if (this.wrong || !this.levels.length || !tokens.length) return;
     let node = this.levels[0][0];
@@ -158,14 +160,14 @@ class BeamSearch {
     const isScore = (value) => score === undefined || Math.abs(score - value) <= 1e-3 * Math.max(1, Math.abs(score));
     if (!isScore(node.score)) {
       if (!isScore(node.sum)) return this.fail("the program has other scores");
-      this.penalty = 0; // step 40 ranks by the sum itself
+      this.penalty = 0; // step 40 ranks by the sum alone
       for (const one of this.levels.flat()) if (one.ended) this.end(one, one.ended);
     }
     this.told.set(number, node);
   }
 }
 
-/// An element of a picture.
+/// Creates an element of a picture.
 const makeShape = (tag, attributes, ...children) => {
   const shape = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) shape.setAttribute(name, value);
@@ -173,7 +175,7 @@ const makeShape = (tag, attributes, ...children) => {
   return shape;
 };
 
-/// Content wider than the page scrolls in its own box.
+/// Puts content that may be wider than the page into its own scrolling box.
 function scrolling(content, name) {
   const box = makeElement("div", { className: "wide", tabIndex: 0 }, content);
   box.setAttribute("role", "region");
@@ -181,9 +183,9 @@ function scrolling(content, name) {
   return box;
 }
 
-/// The visible part of a search when its texts have this many new tokens: {levels, kept, told}. `levels` go up to this
-/// length, ordered so that no lines cross. `kept` has the nodes that lead to a growing or finished text, `told` those
-/// of the shown texts.
+/// The visible part of a search when its texts have `length` new tokens: {levels, kept, told}. `levels` go up to this
+/// length, ordered so that no lines cross. `kept` has the nodes that lead to a growing or finished text, and `told` the
+/// nodes that lead to shown texts.
 function beamTree({ levels, told }, length) {
   const behind = (nodes) => new Set(nodes.flatMap((node) => {
     const path = [];
@@ -200,14 +202,14 @@ function beamTree({ levels, told }, length) {
   return { levels: ordered, kept, told: behind([...told.values()]) };
 }
 
-/// A search when its texts have `length` new tokens: a picture of the last steps, and a table. `table` is that of the
-/// other views.
+/// Draws a search when its texts have `length` new tokens: a picture of the last steps, and a table. `table` is the
+/// function that the other views also use.
 function drawBeams(search, length, vocabulary, which, table) {
   const COLUMNS = 12, WIDTH = 88, HEIGHT = 42;
   const say = (words) => makeElement("p", {}, words);
   const number = (value, digits) => (Number.isNaN(value) ? "?" : value.toFixed(digits).replace("-", "−"));
   const words = (tokens) => tokens.map((token) => vocabulary[token]).join("").replaceAll("\n", "↵");
-  const wrong = search.wrong && `The picture ends here, for it cannot be said how the search went on: ${search.wrong}.`;
+  const wrong = search.wrong && `The picture ends here, because this page cannot follow the search any further: ${search.wrong}.`;
   if (!search.levels.length) return makeElement("div", {}, say(`${which}. ${wrong}`));
 
   const { levels, kept, told } = beamTree(search, length);
@@ -215,7 +217,7 @@ function drawBeams(search, length, vocabulary, which, table) {
   const ended = levels.flat().filter((node) => node.ended).sort((a, b) => b.score - a.score);
   const growing = levels[length].filter((node) => !node.ended && !node.left).sort((a, b) => b.sum - a.sum);
   const numbers = [...search.told].filter(([, node]) => node.length <= length);
-  const caption = `${which}, token ${length} behind the prompt "${words(search.prompt.slice(-12))}". ` +
+  const caption = `${which}, token ${length} after the prompt "${words(search.prompt.slice(-12))}". ` +
     (growing.length ? `${growing.length} of ${search.beams} texts grow, the best with a sum of ${number(growing[0].sum, 2)}. ` : "No text grows any more. ") +
     (ended.length ? `${ended.length} ${ended.length === 1 ? "has" : "have"} ended, the best with a score of ${number(ended[0].score, 3)}. ` : "None has ended. ") +
     numbers.map(([text, node]) => `Shown as text ${text}: the one with ${number(node.score, 3)}. `).join("");
@@ -258,8 +260,8 @@ function drawBeams(search, length, vocabulary, which, table) {
     ...before.filter((node) => !levels[length].some(({ parent }) => parent === node)).map((node) => row("driven out", node, "no continuation is among the best")),
   ];
   return makeElement("div", { className: "beams" }, say(caption), ...(wrong && isLast ? [say(wrong)] : []),
-    ...(search.doubtful.has(length) ? [say("The program went on with other texts than these sums say: which ones ended in this step is not known.")] : []),
+    ...(search.doubtful.has(length) ? [say("The program continued other texts than these sums say, so it is not known which texts ended in this step.")] : []),
     scrolling(picture, "picture of the beams"),
-    say("Below each token is the sum of the log-probabilities up to it. × was driven out by others, ■ has ended, and its score is sum / length^penalty. A thick line leads to a text that is shown."),
-    table("The same as a table: what grows, what has ended and what was driven out in this step", ["text", "its end", "sum", "score", "what of it"], rows));
+    say("Below each token is the sum of the log-probabilities up to it. × marks a text that others drove out. ■ marks a text that has ended, with its score, which is sum / length^penalty. A thick line leads to a text that is shown."),
+    table("The same as a table: the texts that grow, that have ended, and that were driven out in this step", ["text", "its end", "sum", "score", "state"], rows));
 }

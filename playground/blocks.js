@@ -1,8 +1,8 @@
 // The blocks of a paged cache, from the events of docs/trace.md: the pool, and the blocks of each row.
 "use strict";
 
-/// Follows the pool through the passes. A pass is {pool, size, rows, before}: the number of blocks, the positions of
-/// one, the blocks of each row in order, and those that each row had after the previous pass.
+/// Follows the pool through the passes. A pass is {pool, size, rows, before}: the number of blocks, the positions per
+/// block, the blocks of each row in order, and the blocks of each row after the previous pass.
 class BlockPasses {
   passes = [];
   skipped = 0; // passes before the first event
@@ -13,7 +13,7 @@ class BlockPasses {
     else ++this.skipped;
   }
 
-  /// The event follows its pass. Without one, the blocks are those of the pass before.
+  /// Takes an event, which follows its pass. After a pass without an event, the blocks stay the same.
   blocks({ pool, size, rows }) {
     if (!this.passes.length) {
       this.passes.push({ before: [] });
@@ -22,7 +22,7 @@ class BlockPasses {
     Object.assign(this.passes.at(-1), { pool, size, rows });
   }
 
-  /// The text of a row of a pass. A row that was not fed has the text of the row that had its blocks before.
+  /// The text of a row in a pass. A row that was not fed has the text of the row that had its blocks before.
   textOf(pass, row, { passes: fed }) {
     const cell = fed[pass + this.skipped]?.cells.get(row);
     if (cell) return cell.stay.text;
@@ -31,14 +31,14 @@ class BlockPasses {
     return same < 0 || pass === 0 ? undefined : this.textOf(pass - 1, same, { passes: fed });
   }
 
-  /// The rows that have each block, by its number.
+  /// The rows that use each block, by the block's number.
   users(pass) {
     const users = new Map();
     this.passes[pass].rows.forEach((blocks, row) => blocks.forEach((block) => users.set(block, [...(users.get(block) ?? []), row])));
     return users;
   }
 
-  /// The texts that have lost all blocks in this pass, with those blocks and why: {text, blocks, why}.
+  /// The texts that lost all their blocks in this pass: {text, blocks, why}, where `blocks` are the lost ones.
   lost(pass, batch) {
     if (pass === 0) return [];
     const { rows, before } = this.passes[pass], texts = (at, of) => of.map((blocks, row) => [this.textOf(at, row, batch), blocks]);
@@ -50,7 +50,7 @@ class BlockPasses {
   }
 }
 
-/// The pool after that pass as a grid, and the blocks of each row as a table; `batch` has the text of each row.
+/// Draws the pool after a pass as a grid, and the blocks of each row as a table. `batch` knows the text of each row.
 function drawBlocks(known, pass, batch, which, table) {
   const { pool, size, rows, before } = known.passes[pass], users = known.users(pass);
   const textOf = (row) => known.textOf(pass, row, batch) ?? "?";
@@ -67,7 +67,7 @@ function drawBlocks(known, pass, batch, which, table) {
     return cell;
   });
   const grid = makeElement("ol", { className: "pool" }, ...cells);
-  grid.setAttribute("role", "list"); // without numbers, it would be none to some
+  grid.setAttribute("role", "list"); // some screen readers do not announce a list without numbers
 
   const name = (block) => `${block}${users.get(block).length > 1 ? ` ×${users.get(block).length}` : ""}`;
   const own = rows.flatMap((blocks, row) => (blocks.length ? [[String(row), ...[textOf(row), blocks.map(name).join(", "), blocks.length * size]
@@ -76,7 +76,7 @@ function drawBlocks(known, pass, batch, which, table) {
   return makeElement("div", {},
     say(`${which}: ${users.size} of ${pool} blocks are in use, and ${free} ${free === 1 ? "is" : "are"} free. A block has ${size} positions.`),
     grid,
-    say("A block shows its number, then the text that holds it. ▸ is newly allocated, ◂ newly released, and a dot free. ×2 is a block that two rows share. A prefix cache may still find the contents of a free block."),
+    say("A block shows its number, then the text that holds it. ▸ marks a newly allocated block, ◂ a newly released one, and a dot a free one. ×2 marks a block that two rows share. A prefix cache may still find the contents of a free block."),
     ...known.lost(pass, batch).map(({ text, blocks, why }) => say(`Text ${text} ${WHY[why]}: it releases its blocks ${blocks.join(", ")}.`)),
     scrolling(table("The block table: each row's blocks, in the order of its positions.", ["row", "text", "blocks", "positions"], own), "block table"));
 }

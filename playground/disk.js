@@ -1,19 +1,18 @@
-// A model from the reader's disk, before it is loaded: its sizes from its files, and how much memory it
-// takes. Only headers are read here. The program gets the files themselves, and reports any other fault in
-// them.
+// A model from the reader's disk, before it is loaded: its sizes from its files, and the memory that it needs. This
+// page reads only headers. The program gets the files themselves, and reports any other fault in them.
 "use strict";
 
-/// What a program in a page may have: its linker's MAXIMUM_MEMORY.
+/// The maximum memory of a program in a page: its linker's MAXIMUM_MEMORY.
 const MEMORY_LIMIT = 2 ** 31;
-/// The program with its tokenizer and what a pass computes, whatever the model.
+/// The memory of the program, its tokenizer and the results of a pass, whatever the model.
 const MEMORY_OF_PROGRAM = 75e6;
 /// A longer context is used only if --context requests it, as in common/program/program.cpp.
 const USUAL_CONTEXT = 4096;
 
-/// "98 MB" or "1.2 GB", of 1000 bytes and their powers.
+/// A size in words, such as "98 MB" or "1.2 GB", in powers of 1000 bytes.
 const inBytes = (bytes) => (bytes < 999.5e6 ? `${Math.max(1, Math.round(bytes / 1e6))} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
 
-/// Reads the file's beginning with `parse`, which throws `MORE` where it needs more of it.
+/// Reads the beginning of a file with `parse`, which throws `MORE` if it needs more bytes.
 const MORE = Symbol("more");
 async function parseBeginning(file, what, parse) {
   for (let size = 1 << 22; ; size *= 4) {
@@ -34,12 +33,12 @@ async function parseBeginning(file, what, parse) {
   }
 }
 
-/// Bytes of a value of metadata, by type; strings and lists have none.
+/// The bytes of a metadata value, by type. Strings and lists have no fixed size.
 const GGUF_SIZES = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
 const GGUF_WHOLE = new Set([0, 1, 30]); // F32, F16, BF16
 
-/// {metadata, tensors: [{name, shape, whole}]} of a GGUF file; `whole` is of one whose numbers are not in blocks. Lists
-/// are left out.
+/// Returns {metadata, tensors: [{name, shape, whole}]} of a GGUF file. `whole` is true for a tensor whose numbers are
+/// not packed in blocks. Lists in the metadata are left out.
 function parseGguf(view, name) {
   let at = 0;
   const take = (bytes) => {
@@ -86,7 +85,7 @@ function parseGguf(view, name) {
   return { metadata, tensors };
 }
 
-/// The tensors of a safetensors file.
+/// Returns the tensors of a safetensors file.
 function parseSafetensors(view, name) {
   if (view.byteLength < 8) throw MORE;
   const size = Number(view.getBigUint64(0, true));
@@ -109,13 +108,13 @@ async function readJson(file, within) {
     const found = JSON.parse(await file.text());
     if (found && typeof found === "object") return found;
   } catch {
-    // the same sentence for both
+    // broken JSON gets the same sentence as other JSON
   }
   throw `${within}/${file.name} is not a JSON object`;
 }
 
-/// The sizes that count: of matrices, embeddings and everything else in numbers, of a position in the cache,
-/// and of the largest matrix whose numbers are unpacked from blocks.
+/// The sizes that determine the memory, counted in numbers: of matrices, embeddings and all other tensors, of a
+/// position in the cache, and of the largest matrix that is unpacked from blocks.
 function sizesOf(tensors, layers, keyWidth, context) {
   const sizes = { matrices: 0, embeddings: 0, others: 0, unpacked: 0, position: 2 * layers * keyWidth, context };
   for (const { name, shape, whole } of tensors) {
@@ -164,8 +163,8 @@ async function readFolder(files, name) {
   };
 }
 
-/// What a picker returned, as a model: {name, files: [[path, File]], bytes, heads, hasTemplate, sizes}; nothing if
-/// nothing was chosen. The program finds it as disk/NAME. Throws a sentence for files that are not a model.
+/// Turns the files from a picker into a model: {name, files: [[path, File]], bytes, heads, hasTemplate, sizes}, or null
+/// if nothing was chosen. The program finds it as disk/NAME. Throws a sentence for files that are not a model.
 async function readDiskModel(chosen, isFolder) {
   if (!chosen.length) return null;
   if (!isFolder) {
@@ -174,7 +173,7 @@ async function readDiskModel(chosen, isFolder) {
     if (!file.name.endsWith(".gguf")) throw `${file.name} is not a .gguf file; for a model in other files choose its folder`;
     return { name: file.name, files: [[`disk/${file.name}`, file]], bytes: file.size, ...await readGguf(file) };
   }
-  // The folder's own files: NAME/file. A picker lists those below it as well.
+  // The folder's own files: NAME/file. A picker also lists the files of its subfolders.
   const places = chosen.map((file) => [(file.webkitRelativePath || file.name).split("/"), file]);
   const name = places[0][0].length > 1 ? places[0][0][0] : "folder";
   const files = new Map(places.filter(([path]) => path.length < 3).map(([path, file]) => [path.at(-1), file]));
@@ -192,32 +191,32 @@ async function readDiskModel(chosen, isFolder) {
   return { name, files: wanted.map((file) => [`disk/${name}/${file.name}`, file]), bytes, ...found };
 }
 
-/// Bytes of weights of that type, as common/decoding/memory_estimate.h counts them.
+/// The bytes of weights of type `dtype`, as common/decoding/memory_estimate.h counts them.
 function matrixBytes(dtype, count) {
   return count * { float32: 4, float16: 2, bfloat16: 2, int8: 1 + 4 / 64, int4: 0.5 + 2 / 32 }[dtype];
 }
 
-/// {file, weights, cache, all} in bytes, for one text of `context` tokens. A type unsuitable for weights
-/// counts as float32; the program refuses it.
+/// Returns {file, weights, cache, all} in bytes, for one text of `context` tokens. A type that is not a type of weights
+/// counts as float32; the program refuses it later.
 function diskMemory({ bytes, sizes }, dtype, context) {
   const type = ["float32", "float16", "bfloat16", "int8", "int4"].includes(dtype) ? dtype : "float32";
   const positions = Math.min(sizes.context, context || USUAL_CONTEXT);
   const weights = matrixBytes(type, sizes.matrices) + matrixBytes(type === "int4" ? "int8" : type, sizes.embeddings) + 4 * sizes.others;
   const cache = sizes.position * positions * (type === "float32" ? 4 : 2);
-  // A pass has some rows of the width of the model; the last one the logits. Unpacked numbers are gone before the cache
-  // comes.
+  // A pass needs some rows of the model's width, and one of logits. Unpacked numbers are freed before the cache is
+  // allocated.
   const unpacked = sizes.unpacked * (type === "bfloat16" ? 2 : 4);
   return { type, positions, file: bytes, weights, cache, all: MEMORY_OF_PROGRAM + bytes + weights + Math.max(cache, unpacked) };
 }
 
-/// One sentence with numbers.
+/// Returns one sentence about a model's memory.
 function tellMemory(name, memory) {
   return `${name} takes about ${inBytes(memory.all)} of memory: the file ${inBytes(memory.file)}, its weights in ${memory.type} ` +
     `${inBytes(memory.weights)}, the cache of a text of ${memory.positions} tokens ${inBytes(memory.cache)}, and the program ` +
     inBytes(memory.all - memory.file - memory.weights - memory.cache);
 }
 
-/// Throws a sentence unless the model fits.
+/// Throws a sentence unless the model fits into memory.
 function checkMemory(name, memory) {
   if (memory.all > MEMORY_LIMIT) throw `${tellMemory(name, memory)}; a program in a page can have ${inBytes(MEMORY_LIMIT)}`;
 }

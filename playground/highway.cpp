@@ -1,5 +1,5 @@
-// The few functions of Highway's library that its headers call: Debian has the library for its own
-// processors.
+// The few functions of Highway's library that its headers call. Debian ships this library only for its own
+// processors, not for WebAssembly.
 #include <hwy/aligned_allocator.h>
 #include <hwy/base.h>
 #include <hwy/targets.h>

@@ -1,5 +1,5 @@
-// What the standard library of Debian's emscripten (libc++ 13) lacks of C++20 and this project uses. The
-// compiler includes it in front of every file; with a newer library it is empty.
+// The parts of C++20 that this project uses and the standard library of Debian's emscripten (libc++ 13)
+// lacks. The compiler includes this file before every source file. With a newer library it is empty.
 #pragma once
 #if defined(__cplusplus) && __cplusplus > 201703L
 
@@ -24,7 +24,8 @@ constexpr To bit_cast(const From& from) noexcept {
 
 namespace ranges {
 
-/// One argument after its projection, and a comparison of two of them.
+/// Returns a function that calls `function` on projected arguments: one for a condition, two for a
+/// comparison.
 template <typename Function, typename Projection>
 auto projected(Function function, Projection projection) {
   return [=](auto&&... values) -> decltype(auto) {
@@ -32,7 +33,7 @@ auto projected(Function function, Projection projection) {
   };
 }
 
-/// An algorithm over a whole range, by the one of the same name over two iterators.
+/// Defines an algorithm over a range with the algorithm of the same name over two iterators.
 #define STAIRCASE_RANGES_UNARY(name)                                                       \
   template <typename Range, typename Function, typename Projection = std::identity>        \
   auto name(Range&& range, Function function, Projection projection = {}) {                \

@@ -1,25 +1,25 @@
-// The terminal on a step's page: its command line can be changed, and runs in this browser. Several runs
-// appear side by side.
+// The terminal on a step's page: a reader can edit its command line and run it in the browser. Several runs appear side
+// by side.
 "use strict";
 
 (() => {
   const place = document.querySelector(".playground");
   if (!place) return;
   const { step, base, glue, models, line: example, trace, talks, dtypes } = place.dataset;
-  const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands name
+  const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands use
   const { options, presets, heads } = JSON.parse(place.dataset.offered);
 
   const make = makeElement;
 
   const CLASSES = { 1: "bold", 2: "dim", 7: "reverse", 31: "red", 32: "green", 33: "yellow", 36: "cyan" };
-  // Where a token comes from, by its colour; book.css has a line for each.
+  // The origin of a token, by its colour. book.css has a line for each.
   const ORIGINS = {
     "t-green": ["accepted", "drafted, and kept"],
     "t-red": ["corrected", "the model's own, after it rejected a drafted one"],
     "t-cyan": ["bonus", "the model's own, after all drafted ones were accepted"],
   };
 
-  /// What the colours and lines mean.
+  /// Makes the legend of the tokens' colours and underlines.
   const makeLegend = () => {
     const list = make("ul", { className: "legend" }, ...Object.entries(ORIGINS).map(([className, [name, words]]) =>
       make("li", {}, make("span", { className }, name), `: ${words}`)));
@@ -27,7 +27,7 @@
     return list;
   };
 
-  /// Shows what a program writes to a terminal: colours, and lines that are written again.
+  /// Shows a program's output as a terminal does, with colours and lines that are overwritten.
   class Screen {
     classes = "";
     rest = "";
@@ -40,7 +40,7 @@
       const following = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 30;
       const pieces = (this.rest + text).split(/(\x1b\[[0-9;]*[A-Za-z]|\r(?!\n))/);
       const last = pieces.pop();
-      const open = last.search(/\x1b[^A-Za-z]*$/); // an escape sequence of which more will come
+      const open = last.search(/\x1b[^A-Za-z]*$/); // an incomplete escape sequence
       this.rest = open < 0 ? "" : last.slice(open);
       for (const piece of [...pieces, open < 0 ? last : last.slice(0, open)]) {
         if (piece === "\r") this.toLineStart();
@@ -52,7 +52,7 @@
 
     append(text) {
       const { classes, element } = this, last = element.lastChild;
-      if (ORIGINS[classes] && last?.className === classes) return last.append(text); // named once for all of them
+      if (ORIGINS[classes] && last?.className === classes) return last.append(text); // neighbouring tokens share one name
       const piece = classes ? make("span", { className: classes }, text) : text;
       if (ORIGINS[classes]) {
         piece.setAttribute("role", "group");
@@ -81,7 +81,7 @@
   const packed = () => [...document.querySelectorAll("script[data-file]")];
   let unpacked;
 
-  /// A promise of {name: Blob}: the files in the page itself, which tools/book --single-file put there.
+  /// Returns a promise of {name: Blob} with the files that tools/book --single-file has put into the page.
   const unpack = () => unpacked ??= Promise.all(packed().map(async (element) => {
     try {
       const { body } = await fetch(`data:;base64,${element.textContent}`);
@@ -91,12 +91,12 @@
     }
   })).then(Object.fromEntries);
 
-  /// Why nothing can run here, or nothing.
+  /// Returns why this page cannot run programs, or nothing if it can.
   function whyNot() {
     if (location.protocol === "file:" && !packed().length)
-      return "This page was opened from a file, and browsers let such pages start no programs. `python3 -m http.server` in the folder of the site serves it.";
-    if (typeof Worker === "undefined") return "This browser has no workers, in which the programs run.";
-    // A function that gives back a vector, and one that throws: Chrome 95, Firefox 100, Safari 16.4.
+      return "This page was opened from a file, and browsers do not let such pages start programs. Run `python3 -m http.server` in the folder of the site to serve it.";
+    if (typeof Worker === "undefined") return "The programs run in workers, which this browser lacks.";
+    // Two programs: one returns a vector, the other throws. They need Chrome 95, Firefox 100 or Safari 16.4.
     const vectors = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
     const exceptions = [0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 8, 1, 6, 0, 6, 64, 25, 11, 11];
     if (typeof WebAssembly === "undefined" || ![vectors, exceptions].every((code) => WebAssembly.validate(Uint8Array.from(code))))
@@ -115,12 +115,13 @@
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
   const menus = [layer, head];
   for (const menu of menus) {
-    menu.onchange = () => { // both or none
+    menu.onchange = () => { // both menus have a value, or neither
       for (const other of menus) other.value = menu.value === "" ? "" : other.value || "0";
     };
   }
 
-  /// The menus of layers and heads, for the model of the first command; of one that is not known here they have some.
+  /// Fills the menus of layers and heads for the model of the first command. For an unknown model they offer some
+  /// numbers.
   function fillMenus(wanted = menus.map((menu) => menu.value)) {
     let name;
     try {
@@ -138,8 +139,8 @@
   }
   inside.onchange = () => { looks.hidden = !inside.checked; };
   const reads = talks
-    ? ["A question a line. The program reads them where its command line has no ", make("code", {}, "--prompt"), "; each run begins the conversation again. ", make("code", {}, "/help"), " is a line, too."]
-    : ["What the program reads where it is asked to, as by ", make("code", {}, "--requests -")];
+    ? ["Write one question per line. The program reads them if its command line has no ", make("code", {}, "--prompt"), "; each run starts a new conversation. A line can also be ", make("code", {}, "/help"), "."]
+    : ["The program reads this text as its standard input, for example with ", make("code", {}, "--requests -")];
   const start = make("button", { type: "submit" }, "Run");
   const [problem, wrongModel] = ["problem", "problem-of-model"].map((className) => {
     const sentence = make("p", { className });
@@ -155,7 +156,7 @@
   told.setAttribute("role", "status");
   const forget = make("button", { type: "button", hidden: true }, "Use the embedded model");
 
-  /// The command lines without a model and a type, or with those of the reader's model.
+  /// Returns the command lines with the reader's model and its type or, without an argument, without a model and type.
   function rewrite(model) {
     let lines = line.value;
     const set = (option, value) => { lines = withOption(lines, option, value); };
@@ -168,7 +169,7 @@
     changed();
   }
 
-  /// Takes what a picker returned. A model that is refused leaves everything as it was.
+  /// Uses the files from a picker. If they are refused, nothing changes.
   async function choose(picker, isFolder) {
     const chosen = [...picker.files];
     picker.value = ""; // so that the same file can be chosen again
@@ -176,9 +177,9 @@
     const turn = ++choices;
     wrongModel.textContent = "";
     try {
-      commandLines(line.value); // or there is nothing that the model could be added to
+      commandLines(line.value); // throws if it cannot be read, because the model is added to it
       const model = await readDiskModel(chosen, isFolder);
-      if (turn !== choices) return; // another one was chosen meanwhile
+      if (turn !== choices) return; // another model was chosen meanwhile
       const fits = (dtype) => diskMemory(model, dtype).all <= MEMORY_LIMIT;
       model.dtype = dtypes ? ["bfloat16", "int8", "int4"].find(fits) ?? "int4" : "float32";
       const memory = diskMemory(model, model.dtype);
@@ -194,7 +195,7 @@
     }
   }
 
-  let choices = 0, before = ""; // the command line of the embedded model
+  let choices = 0, before = ""; // the command line before a model from the disk was chosen
   forget.onclick = () => {
     disk = null;
     line.value = before;
@@ -204,7 +205,7 @@
     line.focus();
   };
 
-  /// A button that opens a picker.
+  /// Makes a button that opens a picker.
   function picker(words, properties, isFolder) {
     const input = make("input", { type: "file", hidden: true, ...properties });
     input.setAttribute("aria-label", words);
@@ -213,7 +214,7 @@
     button.onclick = () => input.click();
     return [button, input, " "];
   }
-  const folders = "webkitdirectory" in HTMLInputElement.prototype; // most phones have no picker for them
+  const folders = "webkitdirectory" in HTMLInputElement.prototype; // most phones have no picker for folders
   const fromDisk = make("details", { open: Boolean(talks) }, make("summary", {}, "Use a model from your disk"),
     make("p", {}, "A ", make("code", {}, ".gguf"), " file, or a folder with ", make("code", {}, "config.json"), ", the tokenizer and ",
       make("code", {}, "safetensors"), ". Nothing is uploaded: the program reads it on your machine."),
@@ -235,21 +236,21 @@
   line.after(...settings.elements);
   line.addEventListener("input", () => fillMenus());
 
-  /// After another text was put into the command line.
+  /// Call after the command line has changed.
   function changed() {
     settings.show();
     fillMenus();
   }
 
-  /// A command line short enough to identify a run; the middle of a long one is left out, since options are
-  /// at both ends.
+  /// Shortens a command line that identifies a run. The middle of a long one is left out, because options are at both
+  /// ends.
   const short = (words) => (words.length > 300 ? `${words.slice(0, 150)} … ${words.slice(-150)}` : words || "(no options)");
 
-  /// A run with its output, and the buttons to stop and to remove it.
+  /// Starts a run, and shows its output and the buttons to stop and to remove it.
   function launch(files, arguments_, title, own, link) {
     const state = make("span", { className: "state" }, "starting");
     state.setAttribute("role", "status");
-    // Two buttons: a press of Stop that comes too late must not take the output away.
+    // Stop and Remove are two buttons, so pressing Stop too late does not remove the output.
     const stop = make("button", { type: "button", className: "stop" }, "Stop");
     const remove = make("button", { type: "button", className: "remove" }, "Remove");
     const copy = make("button", { type: "button", className: "link" }, "Copy link");
@@ -290,10 +291,10 @@
     worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs, disk: own });
   }
 
-  /// The address of this page with a run in it.
+  /// The address of this page with a run.
   const addressOf = (link) => location.href.split("#")[0] + link;
 
-  /// Puts the address of a run where a reader can paste it from; a browser that forbids that shows it.
+  /// Copies the address of a run to the clipboard. If the browser forbids that, the page shows the address.
   async function copyLink(link, button) {
     problem.textContent = linkIsLong(link) && `This run cannot be shared: ${linkIsLong(link)}.`;
     if (problem.textContent) return;
@@ -309,12 +310,12 @@
     }
   }
 
-  /// What a link has of the page's fields.
+  /// The fields of the page that a link contains.
   const fieldsNow = () => ({
     line: line.value, input: input.value, inside: inside.checked && Boolean(trace), head: layer.value && `${layer.value},${head.value}`,
   });
 
-  /// The address of the page gets the run, so that it survives a reload.
+  /// Puts the run into the address of the page, so that it survives a reload.
   function keep(link) {
     const isLong = linkIsLong(link);
     note.textContent = isLong && `${isLong}: a reload of this page forgets this run.`;
@@ -325,7 +326,7 @@
     }
   }
 
-  /// The run in the page's address, if there is one, fills the fields and starts.
+  /// If the page's address has a run, fills in its fields and starts it.
   function openLink() {
     let run;
     try {
@@ -345,7 +346,7 @@
     submit();
   }
 
-  /// The page of another step with the same run, where the sidebar links to it.
+  /// Returns a link to another step's page with this command, if the sidebar has that page.
   function pageOf(named, command) {
     const found = [...document.querySelectorAll("a[href]")].find((one) => {
       const other = one.getAttribute("href").match(/([0-9]{2,}-[\w-]+)\/index\.html$/)?.[1];
@@ -356,8 +357,8 @@
     return [" Run it on ", make("a", { href: found.href + linkTo(other, { line: command }) }, `the page of ${other}`), "."];
   }
 
-  /// The files of the reader's model for a command that names it. Throws a sentence where it does not fit, or none is
-  /// chosen.
+  /// Returns the files of the reader's model if a command uses it. Throws a sentence if the model does not fit into
+  /// memory, or is not the chosen one.
   function filesOfModel(words) {
     const value = (option) => optionOf(words.map((text) => ({ text })), option);
     const named = words.find((word) => /^(--[\w-]+=)?disk\//.test(word))?.replace(/^.*?disk\//, "");
@@ -398,9 +399,9 @@
   form.addEventListener("submit", submit);
   line.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); });
 
-  // The page's own commands are at hand.
+  // Each command on the page gets a button that runs it.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
-    // Nothing but a program with its words: what a shell would do with | or > between them, a page cannot.
+    // Only a program with its options: a page cannot do what a shell does with | or >.
     const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^|<>;&"'])*?)\s*(2>&1)?$/s);
     if (!command || !step.startsWith(command[1])) continue;
     const button = make("button", { type: "button", className: "try" }, "Run it here");

@@ -1,20 +1,20 @@
-// Which text is in which row of the batch, from the events of docs/trace.md, and a picture of it: passes go to the
+// Which text is in which row of the batch, from the events of docs/trace.md, with a picture in which passes go to the
 // right.
 "use strict";
 
-/// Follows the texts through the rows. A stay is what a row holds: {text, tokens}, where text is a number once that is
-/// known, and tokens are those of the cache; undefined ones came from elsewhere. A cell is what a row was fed in a
-/// pass: {row, start, tokens, stay}.
+/// Follows the texts through the rows. A stay is the content of a row: {text, tokens}. `text` is the text's number once
+/// it is known, and `tokens` are the tokens in the cache; undefined ones came from elsewhere. A cell is the input of a
+/// row in a pass: {row, start, tokens, stay}.
 class BatchRows {
   passes = []; // {batch, cells}, by row
   stays = new Map(); // by row
-  texts = new Map(); // the tokens of each
+  texts = new Map(); // the tokens of each text
   ended = new Set();
   fed = []; // the cells of the newest pass
-  alike = []; // those that no token distinguishes
-  copied = undefined; // what was copied since the newest token
+  alike = []; // the cells that no token distinguishes
+  copied = undefined; // the copy since the newest token
 
-  /// `positions` are those of the context. Without a cache a text that has ended is fed until all have.
+  /// `positions` is the length of the context. Without a cache, an ended text is fed until all texts have ended.
   constructor(positions, hasCache = true) {
     Object.assign(this, { positions, hasCache });
   }
@@ -35,21 +35,20 @@ class BatchRows {
     Object.assign(this, { fed: [...cells.values()], alike: [], copied: undefined });
   }
 
-  /// What the fed tokens follow.
+  /// The stay that the fed tokens continue.
   stayOf(fed, rows) {
     const fits = (stay) => stay && stay.tokens.length >= fed.start && (stay.text === undefined || this.isEnd(fed, stay.text));
     if (fed.start === 0) return { tokens: [] };
     const here = this.stays.get(fed.row);
     if (fits(here)) return here;
-    // A cache of blocks moves a row without a copy: it was the only one of that length that is still
-    // unidentified.
+    // A cache of blocks moves a row without a copy. Find the moved row if only one unidentified stay has this length.
     const goesOn = (row, length) => rows.some((one) => one.row === row && one.start === length);
     const others = new Set([...this.stays].filter(([row, { text, tokens }]) =>
       text === undefined && tokens.length === fed.start && !goesOn(row, fed.start)).map(([, stay]) => stay));
     return others.size === 1 ? [...others][0] : { tokens: Array(fed.start) };
   }
 
-  /// Whether what was fed are the last tokens of a text.
+  /// Whether the fed tokens are the last tokens of a text.
   isEnd({ start, tokens }, number) {
     const text = this.texts.get(number);
     return (start + tokens.length === text.length || text.length > this.positions) && tokens.length <= text.length &&
@@ -65,8 +64,8 @@ class BatchRows {
     this.copied = { from, to };
   }
 
-  /// A text gets a token: the row whose logits it comes from, if one was fed. Tokens come in the order of the
-  /// rows, so of two that look alike, the first one is meant. A token after a copy is that of the copy: a
+  /// Takes a text's new token, and finds the fed row whose logits it comes from. Tokens arrive in the order of the
+  /// rows, so of two rows that look alike, the first is the right one. After a copy, the token belongs to the copy: a
   /// prompt that several texts share.
   token(number, token) {
     if (this.copied !== undefined) {
@@ -80,7 +79,7 @@ class BatchRows {
     const unknown = cells.filter(({ stay }) => stay.text === undefined);
     const cell = cells.find(({ stay }) => stay.text === number) ?? unknown[0] ?? cells[0];
     if (cell) this.claim(cell, number);
-    else for (const { stay } of this.alike) stay.text = undefined; // one of them shares a prompt: which one is not known
+    else for (const { stay } of this.alike) stay.text = undefined; // one of these rows shares a prompt, but it is unknown which
     if (unknown.length > 1) this.alike.push(...unknown);
     this.texts.get(number).push(token);
     return cell?.row;
@@ -94,7 +93,7 @@ class BatchRows {
     cell.chosen = true;
   }
 
-  /// The rows of the newest pass that no token came from: without a cache they repeat texts that have ended.
+  /// Identifies the rows of the newest pass that produced no token: without a cache they repeat ended texts.
   recognize() {
     for (const { stay } of this.hasCache ? [] : this.fed.filter((cell) => cell.stay.text === undefined)) {
       const found = [...this.texts].filter(([number, text]) => !this.fed.some((cell) => cell.stay.text === number) &&
@@ -109,7 +108,7 @@ class BatchRows {
   }
 }
 
-/// The passes up to that one, of which the last are shown: a line for each row.
+/// Draws the last passes up to pass `last`, with a line for each row.
 function drawRows({ passes, ended }, last, which, table) {
   const COLUMNS = 16, first = Math.max(0, last + 1 - COLUMNS);
   const rowOf = (pass, text) => [...(passes[pass]?.cells ?? [])].find(([, { stay }]) => stay.text === text)?.[0];
@@ -124,7 +123,7 @@ function drawRows({ passes, ended }, last, which, table) {
     else if (before === undefined) found.push(["↻", "begins again"]);
     else if (before !== row) found.push(["⇄", `comes from row ${before}`]);
     if (pass === ends && ended.has(text)) found.push(["■", "ends"]);
-    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // the end will show which
+    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // the end of the run shows which
     else if (pass < passes.length - 1 && rowOf(pass + 1, text) === undefined) found.push(["‖", "has to wait"]);
     return found;
   }
@@ -156,6 +155,6 @@ function drawRows({ passes, ended }, last, which, table) {
   return makeElement("div", {},
     say(`${which}: ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${now.cells.size} of ${now.batch} ${now.batch === 1 ? "row" : "rows"}.`),
     scrolling(drawn, "rows of the batch"),
-    say("A cell has the number of the text and how many of its tokens the row was fed. ▸ begins, ⇄ comes from another row, ‖ has to wait, ↻ begins again, " +
-      `■ ends, □ ends or has to wait, which the end of the run shows. A dot is a row of the batch that is fed nothing: its text has ended, or waits.${unknown ? " A ? marks something that is not known, or not yet." : ""}`));
+    say("A cell shows the number of the text and how many of its tokens the row was fed. ▸ begins, ⇄ comes from another row, ‖ has to wait, ↻ begins again, " +
+      `■ ends, □ ends or has to wait, which the end of the run shows. A dot marks a row that was fed nothing, because its text has ended or waits.${unknown ? " A ? marks something that is not known, or not known yet." : ""}`));
 }

@@ -1,4 +1,4 @@
-// node run.js PROGRAM.js [ARGUMENT...]: a step's WebAssembly with this machine's standard streams and its embedded
+// node run.js PROGRAM.js [ARGUMENT...]: runs a step's WebAssembly with this machine's standard streams and the embedded
 // models. Its exit status is the program's.
 "use strict";
 const fs = require("fs");
@@ -8,8 +8,8 @@ const tty = require("tty");
 const file = path.resolve(process.argv[2]);
 const models = path.resolve(__dirname, "../models");
 
-/// Collects bytes for the operating system's files, and writes them at the end of each line; in the order in which they
-/// came.
+/// Collects bytes for standard output and standard error, and writes them at the end of each line, in the order of
+/// their arrival.
 const waiting = { descriptor: 1, bytes: [] };
 
 function flush() {
@@ -37,7 +37,7 @@ function input() {
   };
 }
 
-/// A folder of this machine among the program's files.
+/// Copies a folder of this machine into the program's files.
 function copy(FS, from, to) {
   FS.mkdirTree(to);
   for (const entry of fs.readdirSync(from, { withFileTypes: true })) {
@@ -48,9 +48,9 @@ function copy(FS, from, to) {
 
 async function main() {
   const program = await require(file)({
-    wasmBinary: fs.readFileSync(file.replace(/\.js$/, ".wasm")), // the old glue would try to fetch it
+    wasmBinary: fs.readFileSync(file.replace(/\.js$/, ".wasm")), // emscripten's old code would try to fetch this file
     thisProgram: path.basename(file, ".js"),
-    quit: (_, end) => { throw end; }, // or it would end this process before all is written
+    quit: (_, end) => { throw end; }, // otherwise this process would end before all output is written
     preRun: [({ FS, ENV }) => {
       Object.assign(ENV, process.env.TERM && { TERM: process.env.TERM });
       FS.init(input(), output(1), output(2));

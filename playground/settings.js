@@ -1,7 +1,7 @@
-// Presets and sliders: both write options into the command lines, which stay the one truth about the next run.
+// Presets and sliders. Both write options into the command lines, and only the command lines determine the next run.
 "use strict";
 
-// [option, least, most, step, usual]: at the usual value the option is left out; null has none, and then the right end
+// [option, least, most, step, usual]: at the usual value the option is left out. If `usual` is null, the right end
 // leaves it out.
 const SLIDERS = [
   ["--max-new-tokens", 1, 300, 1, 100],
@@ -22,8 +22,8 @@ const SLIDERS = [
   ["--kv-blocks", 1, 64, 1, null],
 ];
 
-/// A row of presets and a fold of sliders for the text of `line`. `options` are the step's, `presets` [[name, {option:
-/// value}]]. A preset keeps the first command and calls `run`; `refuse` shows a sentence.
+/// Makes a row of presets and a fold of sliders for the text of `line`. `options` are the step's options, and `presets`
+/// are [[name, {option: value}]]. A preset keeps the first command and calls `run`; `refuse` shows a sentence.
 function settingsOf(line, options, presets, run, refuse) {
   const make = makeElement;
   const attempt = (change) => {
@@ -72,7 +72,7 @@ function settingsOf(line, options, presets, run, refuse) {
     rows.unshift(add("--do-sample", box, () => box.checked, (value) => { box.checked = value !== undefined; }));
   }
 
-  /// The controls as the first command has them; a line that cannot be read leaves them as they are.
+  /// Sets the controls to the options of the first command. If the command line cannot be read, they keep their values.
   function show() {
     let words;
     try {

@@ -1,17 +1,17 @@
-// Command lines as a shell reads them, as far as one program with its options needs a shell.
+// Reads command lines as a shell does, as far as one program with its options needs that.
 "use strict";
 
 const SHELL_SIGNS = { "|": "a pipe", "<": "a file as input", ">": "a file as output", ";": "a second command", "&": "a command in the background",
   "(": "a group of commands", ")": "a group of commands", "`": "the output of a command" };
 
-/// The words of a text: [{text, from, to, bare, first}]. A `bare` word has no quotation marks, a `first` one begins a
-/// line. Throws a sentence that names what a shell would do and a page cannot.
+/// Returns the words of a text: [{text, from, to, bare, first}]. A `bare` word has no quotation marks, and a `first`
+/// word begins a line. Throws a sentence about anything that needs a shell.
 function shellWords(line) {
   const found = [];
   let word = null, first = true, at = 0;
   const begin = () => { word ??= { text: "", from: at, bare: true, first }; };
   const end = () => {
-    const isPrompt = word?.first && word.bare && word.text === "$"; // of a session in a terminal
+    const isPrompt = word?.first && word.bare && word.text === "$"; // the prompt of a copied terminal session
     if (word && !isPrompt) {
       found.push({ ...word, to: at });
       first = false;
@@ -67,8 +67,8 @@ function shellWords(line) {
   return found;
 }
 
-/// The commands of a text: [{step, words, text, from, to}]. Each begins with tools/run and `step`; the first one may do
-/// without. `words` are those after it, {text, from, to}, and `text` is the same as it was typed.
+/// Returns the commands of a text: [{step, words, text, from, to}]. Each begins with tools/run and `step`, which the
+/// first command may omit. `words` are the words that follow, {text, from, to}, and `text` is the same part as typed.
 function commandLines(text) {
   const commands = [];
   for (const word of shellWords(text)) {
@@ -85,10 +85,10 @@ function commandLines(text) {
   return commands.map((command) => ({ ...command, text: text.slice(command.from, command.to).replace(/\\\n/g, " ").trim() }));
 }
 
-/// "03" of "03-context-window".
+/// The number of a step: "03" for "03-context-window".
 const numberOf = (step) => step.split("-")[0];
 
-/// Whether tools/run means that step by this word: its number, its name, or a part of the name.
+/// Whether tools/run would choose this step for this word: its number, its name, or a part of the name.
 function meansStep(word, step) {
   const number = numberOf(step);
   if (/^\d+$/.test(word)) return word.padStart(2, "0") === number;
@@ -97,8 +97,8 @@ function meansStep(word, step) {
 
 const shellQuoted = (word) => (/^[\w./:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-/// The value of an option in the words of a command, the last one if there are several: a text, true for a flag, or
-/// undefined.
+/// The value of an option in the words of a command: a text, true for a flag, or undefined. If the option occurs
+/// several times, the last one counts.
 function optionOf(words, option) {
   const at = words.findLastIndex(({ text }) => text === option || text.startsWith(`${option}=`));
   if (at < 0) return undefined;
@@ -106,8 +106,8 @@ function optionOf(words, option) {
   return text === option ? words[at + 1]?.text ?? true : text.slice(option.length + 1);
 }
 
-/// The text with an option set in each of its commands: to a value, true for a flag, or null for none. Other words stay
-/// as they are.
+/// Returns the text with an option set in each of its commands: to a value, to true for a flag, or to null to remove
+/// it. Other words stay as they are.
 function withOption(text, option, value) {
   for (const { words, to } of commandLines(text).reverse()) {
     const isFlag = value === true || value === false, wanted = value === true ? option : value === null || value === false ? "" : `${option} ${shellQuoted(value)}`;
@@ -118,7 +118,7 @@ function withOption(text, option, value) {
     });
     if (!places.length && wanted) text = `${text.slice(0, to)} ${wanted}${text.slice(to)}`;
     for (const [i, place] of [...places.entries()].reverse()) {
-      const kept = i === places.length - 1 ? wanted : ""; // of several, the last one counts
+      const kept = i === places.length - 1 ? wanted : ""; // if the option occurs several times, the last one counts
       text = (kept ? text.slice(0, place.from) + kept : text.slice(0, place.from).replace(/[^\S\n]+$/, "")) + text.slice(place.to);
     }
   }

@@ -1,5 +1,5 @@
-// The work of a program, from --trace (docs/trace.md), as tables and lists that are accessible to everybody;
-// bars behind the numbers are the pictures. A view without an event is not shown.
+// Shows the work of a program, from --trace (docs/trace.md), as accessible tables and lists. Bars in the background of
+// the numbers serve as pictures. A view without an event is hidden.
 "use strict";
 
 const makeElement = (tag, properties = {}, ...children) => {
@@ -8,7 +8,7 @@ const makeElement = (tag, properties = {}, ...children) => {
   return element;
 };
 
-/// [vocab_size] probabilities.
+/// Returns probabilities [vocab_size].
 function softmax(logits) {
   const most = logits.reduce((a, b) => Math.max(a, b), -Infinity);
   const weights = Float64Array.from(logits, (logit) => Math.exp(logit - most));
@@ -16,11 +16,11 @@ function softmax(logits) {
   return weights.map((weight) => weight / sum);
 }
 
-/// The token ids, most likely first; ties by the lowest.
+/// Returns the token ids, the most likely first. Of equally likely ones, the lowest comes first.
 const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
 
-/// What common/decoding/row.h does with logits, in its order: [option, the value that changes nothing, what it makes of
-/// them].
+/// The stages of common/decoding/row.h, in order: [option, the value that changes nothing, the function that changes
+/// the logits].
 const STAGES = [
   ["--min-new-tokens", 0, (logits, value, text, { eos, prompted }) => { if (text.length - prompted < value) logits[eos] = -Infinity; }],
   ["--presence-penalty", 0, (logits, value, text, { uncounted = 0 }) => { for (const token of new Set(text.slice(uncounted))) logits[token] -= value; }],
@@ -46,16 +46,16 @@ const STAGES = [
   }],
 ];
 
-/// By what the tokens of a text are chosen, from the events `start` and `text`; `prompted` tokens of it are the prompt.
-/// Programs with rows or beams leave the prompt `uncounted` in two penalties (step 31).
+/// The rules for choosing the tokens of a text, from the events `start` and `text`. Its first `prompted` tokens are the
+/// prompt. Programs with rows or beams leave the prompt `uncounted` in two penalties (step 31).
 const textRules = (start, text) => {
   const options = { ...start.options, ...text.options }, prompted = start.prompts[text.prompt].length;
   const skips = "--max-batch-size" in options || "--num-beams" in options;
   return { options, eos: start.eos_token_id, prompted, uncounted: skips ? prompted : 0 };
 };
 
-/// [[name, probabilities]] after the text, from the model's own to those that a token is chosen from. Of a mask, only
-/// the allowed tokens are left.
+/// Returns [[name, probabilities]] after the text, from the model's own to the final ones, from which a token is
+/// chosen. A mask leaves only the allowed tokens.
 function stages(logits, text, rules, mask) {
   const now = Float64Array.from(logits), found = [["model", softmax(now)]];
   if (mask) {
@@ -72,7 +72,7 @@ function stages(logits, text, rules, mask) {
   return found;
 }
 
-/// The views of one run, inside `place`; the function that comes back takes its events.
+/// Makes the views of one run inside `place`. Returns a function that takes the run's events.
 function stepViews(place) {
   const percent = (share) => (share > 0 ? `${(100 * share).toFixed(1)} %` : "–");
   const bar = (words, ...shares) => {
@@ -90,10 +90,11 @@ function stepViews(place) {
       makeElement("thead", {}, makeElement("tr", {}, ...columns.map((name) => heading(name, "col")))), makeElement("tbody", {}, ...body));
   }
 
-  // The terminal of the first page has no heading of its own.
+  // The terminal of the first page has no heading, so the views have larger ones.
   const heading = place.closest("section:has(> h2)") ? "h3" : "h2";
 
-  /// A view of one item of many, which a slider selects; it follows the newest one until a reader moves it.
+  /// Makes a view of one item of many, which a slider selects. The slider follows the newest item until a reader moves
+  /// it.
   function view(title, what, draw) {
     const things = [];
     const slider = makeElement("input", { type: "range", min: 1, max: 1 });
@@ -110,10 +111,10 @@ function stepViews(place) {
       if (following) slider.value = things.length;
       slider.setAttribute("aria-valuetext", `${slider.value} of ${things.length}`);
       shown.replaceChildren(draw(things[slider.value - 1], `${what} ${slider.value} of ${things.length}`));
-      for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest is on the right
+      for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest item is on the right
     };
     slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
-    // Shows the items again, with the new ones.
+    // Adds new items and redraws the view.
     return (...more) => {
       things.push(...more);
       section.hidden = !things.length;
@@ -123,31 +124,31 @@ function stepViews(place) {
   }
 
   let options = {}, vocabulary = [], prompts = [], positions = 0, beginning = {};
-  const texts = new Map(); // the tokens of each
-  const rules = new Map(); // by which the tokens of each are chosen
-  const held = new Map(); // positions in the cache, by model and row
-  let search = null; // of the newest prompt, while --num-beams has one
+  const texts = new Map(); // the tokens of each text
+  const rules = new Map(); // the rules for choosing the tokens of each text
+  const held = new Map(); // the positions in the cache, by model and row
+  let search = null; // the search for the newest prompt, if --num-beams is set
   let batch = null, rowsShown = 0; // the rows of the target model, and how many passes of them are shown
   const pool = new BlockPasses(); // the blocks of a paged cache
-  let blocksShown = 0; // how many of its passes are shown
-  let mask = null; // of the next token, where a constraint has one
-  let passes = [], round = null; // since the last token, and the draft that is being judged
+  let blocksShown = 0; // how many of the pool's passes are shown
+  let mask = null; // the mask of the next token, if a constraint sets one
+  let passes = [], round = null; // the passes since the last token, and the draft that is being verified
 
   const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits, mask }, which) => {
     const steps = stages(logits, text, rules.get(number), mask), last = steps.at(-1)[1];
-    const kept = mask ? byProbability(last).slice(0, 5).filter((id) => last[id] > 0) : []; // the model's favourites may all be out
+    const kept = mask ? byProbability(last).slice(0, 5).filter((id) => last[id] > 0) : []; // the model's most likely tokens may all be forbidden
     const shown = [...new Set([...byProbability(steps[0][1]).slice(0, 10), ...kept, token])];
     const state = mask ? ` In state ${mask.state}, ${mask.allowed.length} of ${vocabulary.length} tokens are allowed.` : "";
-    return table(`${which}: ${quoted(token)}, of text ${number}.${state} What is out has a dash.`, ["token", ...steps.map(([name]) => name)],
+    return table(`${which}: ${quoted(token)}, of text ${number}.${state} A dash marks a token that a stage excludes.`, ["token", ...steps.map(([name]) => name)],
       shown.map((id) => [(id === token ? "▸ " : "") + quoted(id), ...steps.map(([, shares]) => bar(percent(shares[id]), shares[id]))]));
   });
 
   const addRound = view("What became of each draft", "Round", ({ drafted, results }, which) => {
     const accepted = results.filter(({ origin }) => origin === "accepted").length;
     const next = results.find(({ origin }) => origin !== "accepted");
-    const verdict = (i) => (i < accepted ? "accepted" : i === accepted && next ? `rejected: ${quoted(next.token)} instead` : "not looked at");
+    const verdict = (i) => (i < accepted ? "accepted" : i === accepted && next ? `rejected: ${quoted(next.token)} instead` : "not verified");
     const bonus = next?.origin === "bonus" ? `, and ${quoted(next.token)} as a bonus` : "";
-    return table(`${which}: ${accepted} of ${drafted.length} accepted${bonus}. p is the target's, q the draft's.`,
+    return table(`${which}: ${accepted} of ${drafted.length} accepted${bonus}. p is the target's probability, q the draft's.`,
       ["drafted", "q", "p", "min(1, p/q)", "verdict"],
       drafted.map(({ token, p, q }, i) => [quoted(token), bar(percent(q), q), bar(percent(p), p), plain(Math.min(1, p / q).toFixed(2)), plain(verdict(i))]));
   });
@@ -157,7 +158,7 @@ function stepViews(place) {
   const addBlocks = view("Which blocks of the pool each row has", "Pass", (pass, which) => drawBlocks(pool, pass, batch, which, table));
 
   const addPass = view("What each pass computed, and what the cache kept", "Pass", ({ model, rows }, which) =>
-    table(`${which}, through ${model}. The bar is the context of ${positions} positions: kept, and new.`,
+    table(`${which}, through ${model}. The bar shows the context of ${positions} positions: cached ones first, then new ones.`,
       ["row", "held before", "kept", "new", "context", "new text"],
       rows.map(({ row, before, start, tokens }) => [String(row), plain(before), plain(start), plain(tokens.length),
         bar(percent((start + tokens.length) / positions), (start + tokens.length) / positions, start / positions),
@@ -166,7 +167,7 @@ function stepViews(place) {
   const addLook = view("What each token looked at", "Token", ({ row, tokens, shares }, which) => {
     const [layer, head] = (options["--trace-attention"] ?? "").split(","), at = shares.length - 1;
     const { n_head: heads, n_kv_head: shared } = beginning;
-    const keys = shared < heads ? `, with the keys of head ${Math.floor(head / (heads / shared))}` : ""; // neighbours share them
+    const keys = shared < heads ? `, with the keys of head ${Math.floor(head / (heads / shared))}` : ""; // neighbouring heads share keys
     const words = `${which}: ${quoted(tokens[at])}, at position ${at} of row ${row}. Its share of attention to each position, by head ${head} of layer ${layer}${keys}:`;
     const looked = shares.map((share, position) => {
       const item = makeElement("li", {}, makeElement("span", {}, quoted(tokens[position])), " ", makeElement("small", {}, percent(share)));
@@ -174,7 +175,7 @@ function stepViews(place) {
       return item;
     });
     const list = makeElement("ol", { className: "looked" }, ...looked);
-    list.setAttribute("role", "list"); // without numbers, it would be none to some
+    list.setAttribute("role", "list"); // some screen readers do not announce a list without numbers
     return makeElement("div", {}, makeElement("p", {}, words), list);
   });
 
@@ -187,7 +188,7 @@ function stepViews(place) {
 
   const searches = () => Number(options["--num-beams"] ?? 1) > 1;
 
-  /// Its newest step, if there is a new one, and why there is none.
+  /// Shows the newest step of the search if there is one, or why the search cannot be followed.
   function showSearch() {
     if (!search) return;
     const length = search.levels.length - 1, isNew = length > (search.shown ?? 0) || (search.wrong && search.shown === undefined);
@@ -195,20 +196,20 @@ function stepViews(place) {
     addGrown(...(isNew ? [{ search, length }] : []));
   }
 
-  /// The passes of a batch, once one has had more than one row.
+  /// Shows the passes of a batch, once a pass has had more than one row.
   function showRows() {
     if (!batch?.passes.some(({ batch: size }) => size > 1)) return;
     addRows(...[...batch.passes.keys()].slice(rowsShown));
     rowsShown = batch.passes.length;
   }
 
-  /// The passes of a paged cache; the newest has its event already.
+  /// Shows the passes of a paged cache. The newest pass already has its event.
   function showBlocks() {
     addBlocks(...[...pool.passes.keys()].slice(blocksShown));
     blocksShown = pool.passes.length;
   }
 
-  /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
+  /// The logits from which a token was chosen that follows `length` tokens: those of the last pass at this position.
   function logitsBehind(length, row) {
     const found = (passes.at(-1)?.logits ?? []).filter((one) => row === undefined || one.row === row), fitting = found.filter(({ position }) => position + 1 === length);
     const one = fitting.find(({ used }) => !used) ?? fitting.at(-1) ?? found.find(({ used }) => !used) ?? found.at(-1);
@@ -216,14 +217,14 @@ function stepViews(place) {
     return one?.logits;
   }
 
-  /// The drafted tokens of the last pass with p and q; a look-up proposes nothing but its token, and has q = 1.
+  /// The drafted tokens of the last pass with p and q. A prompt lookup proposes only its own token, so q = 1.
   function judged(text, rules) {
     const target = passes.at(-1), proposed = passes.slice(0, -1).flatMap(({ logits }) => logits);
     return target.rows[0].tokens.slice(1 - target.logits.length || Infinity).map((token, i, tokens) => {
       const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
       const share = (of) => {
         const shares = stages(of, behind, rules).at(-1)[1];
-        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the best has all
+        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // without sampling, the most likely token has all the probability
       };
       const draft = proposed.filter((one) => one.position === position).at(-1);
       return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };
@@ -290,7 +291,7 @@ function stepViews(place) {
       }
       round?.results.push({ token, origin });
       if (passes.length) passes.at(-1).chosen = true;
-      search?.finish(); // which is reported at its end
+      search?.finish(); // a search is reported at its end
       const logits = search ? null : logitsBehind(text.length, batch.token(number, token));
       if (logits) addChoice({ number, token, logits, text: [...text], mask });
       mask = null;

@@ -1,21 +1,21 @@
-// Runs one step once. A message brings {step, glue, models, arguments, input, talks, files, inputs, disk}; {output},
-// {event}, {status, memory} or {error} go back. `models` is the version of the models. A program that `talks` reads its
-// input as from a terminal. `files` holds, by name, files that need not be loaded. `inputs` are the files of the
-// repository that a command may name; `disk` holds the files of the reader's own model. --trace /trace sends events.
-// Ending this worker releases its memory.
+// Runs one step once. It receives a message {step, glue, models, arguments, input, talks, files, inputs, disk}, and
+// replies with {output}, {event}, {status, memory} or {error}. `models` is the version of the models. A program that
+// `talks` reads its input as from a terminal. `files` holds, by name, files that need not be loaded. `inputs` are the
+// files of the repository that a command may name; `disk` holds the files of the reader's own model. --trace /trace
+// sends events. Ending this worker releases its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
-// Loaded where the command line names them: they differ by one change each.
+// Models that are loaded only if the command line names them. Each differs from another by one change.
 const NAMED_MODELS = ["tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m",
   "tales-window-1m", "tales-moe-1m", "tales-gemma-1m"];
 const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
-const PATIENCE = 30; // milliseconds that text may wait for more of it
+const PATIENCE = 30; // milliseconds for which output waits for more output
 
 let files = {};
-let kept; // the name of the storage of models, which are loaded once for all pages
+let kept; // the name of the browser's storage for models, which all pages share
 
-/// The bytes of a file of the page or the site, or an error that a person understands.
+/// Returns the bytes of a file of the page or the site. Throws an error that a person understands.
 async function load(name) {
   if (files[name]) return new Uint8Array(await files[name].arrayBuffer());
   if (location.protocol === "blob:") throw new Error(`${name} is not in this page, which may have been cut off`);
@@ -26,17 +26,17 @@ async function load(name) {
   } catch {
     throw new Error(`${name} cannot be loaded: ${answer ? "it was cut off" : "the server of this page does not answer"}; try again`);
   }
-  throw new Error(`${name} cannot be loaded: the server says ${answer.status}`);
+  throw new Error(`${name} cannot be loaded: the server returned status ${answer.status}`);
 }
 
-/// The same for files that stay the same; a browser that keeps nothing loads them again.
+/// Loads a file that never changes, and stores it. A browser that stores nothing loads it again each time.
 async function loadOnce(name) {
   if (files[name]) return load(name);
   const complain = ({ name: why }) => {
     const words = { QuotaExceededError: "has no more storage for this page", SecurityError: "forbids this page to store anything" };
     postMessage({ note: `This browser ${words[why] ?? "stores nothing for this page"}, so each run loads the models again.` });
   };
-  const open = async () => caches.open(kept); // pages without TLS have no caches
+  const open = async () => caches.open(kept); // throws on pages without TLS, which have no storage
   const storage = await open().catch(complain);
   const found = await storage?.match(name).catch(complain);
   if (found) return new Uint8Array(await found.arrayBuffer());
@@ -45,21 +45,21 @@ async function loadOnce(name) {
   return bytes;
 }
 
-/// Models of older versions of the site.
+/// Deletes models of older versions of the site.
 async function forgetOthers() {
   for (const name of await caches.keys()) {
     if (name.startsWith("staircase-models-") && name !== kept) await caches.delete(name);
   }
 }
 
-/// What the program writes, in the order in which it does; a character may come in several pieces.
+/// Collects the program's output in its order. A character may arrive in several pieces.
 class Output {
   decoders = { 1: new TextDecoder(), 2: new TextDecoder() };
   bytes = [];
   descriptor = 1;
   since = 0;
 
-  /// For one of the program's streams.
+  /// Returns the function that writes a byte of one of the program's streams.
   writer(descriptor) {
     return (byte) => {
       if (byte === null) return;
@@ -78,7 +78,7 @@ class Output {
   }
 }
 
-/// /trace, of which each line goes to the page as an event.
+/// Makes the file /trace, and sends each of its lines to the page as an event.
 function makeTrace(FS) {
   const decoder = new TextDecoder(), device = FS.makedev(64, 0);
   let rest = "";
@@ -97,8 +97,8 @@ function makeTrace(FS) {
   FS.mkdev("/trace", device);
 }
 
-/// Makes standard input a terminal, at which `typed` is typed: the program gets a line when it reads one, and `show`
-/// its bytes.
+/// Makes standard input a terminal, at which `typed` is typed. The program receives a line when it reads one, and
+/// `show` receives the line's bytes.
 function makeKeyboard(FS, typed, show) {
   const stream = FS.streams[0];
   let at = 0;
@@ -116,11 +116,11 @@ function makeKeyboard(FS, typed, show) {
   };
 }
 
-const PART = 1 << 20; // bytes of a file of the reader's that are in JavaScript's memory at a time
+const PART = 1 << 20; // how many bytes of a reader's file are in JavaScript's memory at a time
 const IO_ERROR = 29, NO_MEMORY = 48; // as emscripten numbers them
 
-/// A file of the reader's among the program's. Its bytes stay on the disk until the program reads them. It
-/// maps a model several times, and only reads the bytes: they are in its memory once, and stay there.
+/// Adds a file of the reader's to the program's files. Its bytes stay on the disk until the program reads them. The
+/// program maps a model several times but never writes it, so the bytes are kept in its memory once.
 function mount(program, path, file) {
   const { FS } = program, reader = new FileReaderSync();
   const read = (position, length) => {
@@ -155,11 +155,11 @@ function mount(program, path, file) {
 }
 
 async function run({ step, glue, models, arguments: words, input, talks, files: given, inputs, disk }) {
-  if (disk.length && typeof FileReaderSync === "undefined") throw new Error("this browser lets no worker read a file from the disk");
+  if (disk.length && typeof FileReaderSync === "undefined") throw new Error("this browser does not let a worker read a file from the disk");
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
-  const ours = words.filter((word) => !/^(--[\w-]+=)?disk\//.test(word)); // a folder of the reader's may have the name of ours
+  const ours = words.filter((word) => !/^(--[\w-]+=)?disk\//.test(word)); // a reader's folder may have the name of one of our models
   const needed = [...MODELS, ...NAMED_MODELS.filter((model) => ours.some((word) => word.endsWith(model)))];
   const ofModels = needed.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
   const folder = (name) => name.slice(0, name.lastIndexOf("/"));
@@ -178,10 +178,10 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
     quit: (_, end) => { throw end; },
     preRun: [({ FS, ENV }) => {
       FS.init(() => (at < typed.length ? typed[at++] : null), output.writer(1), output.writer(2));
-      for (const descriptor of [1, 2]) FS.streams[descriptor].tty = true; // so it shows colours, and text as it comes
+      for (const descriptor of [1, 2]) FS.streams[descriptor].tty = true; // so the program writes colours, and text without delay
       if (talks) makeKeyboard(FS, new TextEncoder().encode(input && !input.endsWith("\n") ? `${input}\n` : input), output.writer(1));
       ENV.STAIRCASE_MODELS = "/models";
-      ENV.TERM = "xterm-256color"; // without it programs write no colours
+      ENV.TERM = "xterm-256color"; // without this, programs write no colours
     }],
   });
   names.forEach((name, i) => {
@@ -193,7 +193,7 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
   postMessage({ state: "running" });
   const status = program.callMain(words);
   output.flush();
-  if (status === 1 && !disk.length) await globalThis.caches?.delete(kept).catch(() => {}); // a model may have come broken: it is loaded again
+  if (status === 1 && !disk.length) await globalThis.caches?.delete(kept).catch(() => {}); // a stored model may be broken: load it again
   postMessage({ status, memory: program.HEAPU8.length });
 }
 

@@ -248,7 +248,7 @@ class FromDisk(Browser):
             self.assertEqual(len(self.find(".playground input[type=file]")), pickers)
             self.choose(self.file("small.gguf"))
             self.type('--model disk/small.gguf --prompt "A" --max-new-tokens 2')
-            self.assertRegex(self.ended(), "^done" if pickers == 1 else "^cannot run: this browser lets no worker read a file")
+            self.assertRegex(self.ended(), "^done" if pickers == 1 else "^cannot run: this browser does not let a worker read a file")
             self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", lacking)
 
     def test_it_fits_a_narrow_screen_and_has_names(self):

@@ -80,7 +80,7 @@ class Links(Browser):
         cases = {link[:-2]: "it is broken: a part of it is missing or has changed", link.replace("fox", "cat"): "it is broken",
                  link.replace("fox", "%E0%A4%A"): "it is broken", link.replace("#run=1", "#run=7"): "it is of version 7, and this page reads version 1",
                  link + "x" * 8000: "characters, and a link has at most 8,000",
-                 link.replace(f"steps/{STEPS[0]}", f"steps/{STEPS[1]}"): f"its run is of step {STEPS[0]}, and this page is that of {STEPS[1]}"}
+                 link.replace(f"steps/{STEPS[0]}", f"steps/{STEPS[1]}"): f"its run is for step {STEPS[0]}, but this page runs {STEPS[1]}"}
         self.browser.get_log("browser")
         for address, words in cases.items():
             with self.subTest(words):

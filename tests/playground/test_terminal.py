@@ -118,7 +118,7 @@ class Terminal(Browser):
         Site.broken = {"tales-6m/model.safetensors"}
         self.open()
         self.type('--prompt "A" --max-new-tokens 2')
-        self.assertEqual(self.ended(), "cannot run: models/tales-6m/model.safetensors cannot be loaded: the server says 404")
+        self.assertEqual(self.ended(), "cannot run: models/tales-6m/model.safetensors cannot be loaded: the server returned status 404")
         Site.broken, Site.cut = set(), {"tales-1m/model.safetensors"}
         self.type('--prompt "A" --max-new-tokens 2')
         self.assertEqual(self.ended(), "cannot run: models/tales-1m/model.safetensors cannot be loaded: it was cut off; try again")

@@ -206,9 +206,9 @@ class Views(Browser):
         self.show(start, self.TEXT, {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
                   {"event": "attention", "row": 0, "tokens": [0, 1], "weights": [[1], [0.5, 0.5]]},
                   {"event": "attention", "row": 0, "tokens": [1, 2], "weights": [[0.5, 0.5]]})  # a window slid
-        self.assertIn("A grey line is of tokens that no pass of this run has shown.", self.words(self.MATRIX))
+        self.assertIn("One line is grey, because no pass of this run has shown its token.", self.words(self.MATRIX))
         self.find("canvas.matrix")[0].send_keys(Keys.ARROW_UP)
-        self.assertIn('What " b" at position 0 looks at, no pass of this run has shown.', self.words(self.MATRIX))
+        self.assertIn('No pass of this run has shown what " b" at position 0 looks at.', self.words(self.MATRIX))
 
     def test_a_head_of_a_group_has_the_keys_of_its_group(self):
         for heads, shared, head, says in ((4, 2, 1, ", with the keys of head 0"), (4, 2, 2, ", with the keys of head 1"),

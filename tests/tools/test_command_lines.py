@@ -178,7 +178,7 @@ class CommandLines(Limited):
                 self.assertEqual(len(found), 1)
                 self.assertIn(cases[address], found[0])
         self.assertIn(
-            "of step 06-top-k, and this page is that of 07-top-p",
+            "for step 06-top-k, but this page runs 07-top-p",
             made("return runOfLink(value, '07-top-p');", link)[0][0],
         )
         self.assertEqual(
