@@ -92,9 +92,9 @@ def dtypes(run):
 
 
 def add(data, machine, about, command, run):
-    """Adds a run of tools/bench --json. It replaces one of the same subject whose types it all has. A run beside the
-    limits in another type joins the table of the others, and so does one of several contexts. `about` describes a new
-    machine."""
+    """Adds a run of tools/bench --json. It replaces a run of the same subject if it has all types of that run. A run
+    with the machine's limits in another type joins the table of the other types, and a run at another context joins its
+    series. `about` describes a new machine."""
     results = data["machines"].setdefault(machine, {"about": about, "results": []})["results"]
     run = kept(run)
     for result in results:

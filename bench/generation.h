@@ -16,7 +16,7 @@ struct GenerationOptions {
   /// JSON: {"prefill": [ids], "decode": [ids], "batch": [[ids], ..]}. An empty prefill or batch is skipped.
   std::filesystem::path prompts;
   DType dtype = DType::kFloat32;
-  std::optional<DType> cache_dtype;  ///< without it, the model's own
+  std::optional<DType> cache_dtype;  ///< without a value, the model's own type
   int threads = 1;
   int new_tokens = 128;
 };

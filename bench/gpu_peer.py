@@ -1,4 +1,5 @@
-"""One model in Hugging Face transformers on an NVIDIA GPU, for tools/gpu-check: eager, or compiled with a static cache.
+"""Measures one model in Hugging Face transformers on an NVIDIA GPU, for tools/gpu-check: eager, or compiled with a
+static cache.
 
 Greedy decoding is written out instead of calling generate(), so the clock measures only the compiled step.
 """

@@ -1,4 +1,4 @@
-"""One run of CTranslate2 for tools/bench --peers, greedy; and the conversion of a model for it."""
+"""Measures one greedy run of CTranslate2 for tools/bench --peers, and converts a model for it."""
 
 import argparse
 import json
@@ -26,7 +26,8 @@ def measure(arguments):
                                       inter_threads=1, intra_threads=arguments.threads)
 
     def generate(rows, count):
-        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
+        """Returns the new tokens of the first row, the seconds to the end of the first step, and from there to the
+        last."""
         times = {}
 
         def note(result):

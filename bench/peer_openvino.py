@@ -1,4 +1,4 @@
-"""One run of OpenVINO for tools/bench --peers, greedy; and the conversion of a model for it.
+"""Measures one greedy run of OpenVINO for tools/bench --peers, and converts a model for it.
 
 It runs a text as OpenVINO's own GenAI library does: with a stateful model that keeps keys and values inside, and an
 output layer that computes only the last token.
@@ -83,7 +83,8 @@ def measure(arguments):
     texts = Texts(model)
 
     def generate(rows, count):
-        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
+        """Returns the new tokens of the first row, the seconds to the end of the first step, and from there to the
+        last."""
         texts.begin()
         start = clock()
         steps = [texts.next_tokens(numpy.array(rows, dtype=numpy.int64))]

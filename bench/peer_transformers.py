@@ -1,4 +1,4 @@
-"""One run of Hugging Face transformers for tools/bench --peers: generate(), as it is or compiled."""
+"""Measures one run of Hugging Face transformers for tools/bench --peers: generate(), with or without compiling."""
 
 import argparse
 import json
@@ -50,7 +50,8 @@ def main():
         options = {"cache_implementation": "static", "compile_config": compiler}
 
     def generate(rows, count):
-        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
+        """Returns the new tokens of the first row, the seconds to the end of the first step, and from there to the
+        last."""
         clock, prompt = Clock(now), torch.tensor(rows)
         with torch.inference_mode():
             start = now()

@@ -15,7 +15,7 @@ struct SpeedOptions {
   DType dtype = DType::kFloat32;
   std::optional<DType> cache_dtype = {};  ///< without a value, it follows from `dtype`
   int threads = 1;
-  int prompt_tokens = 0;  ///< 0: 512, or the model's context if it is shorter
+  int prompt_tokens = 0;  ///< 0 means 512, or the model's context if that is shorter
   int rounds = 7;
   std::vector<int> batches;  ///< numbers of sequences to decode together; if not empty, 1 is also measured
 };

@@ -426,7 +426,7 @@ class Device {
   /// Throws std::runtime_error if the link fails, and std::logic_error unless can_join().
   virtual void join(const DeviceRank& /*own*/) { throw_alone(); }
 
-  /// Whether `join` has linked it.
+  /// Whether `join` has linked this device.
   virtual bool is_linked() const { return false; }
 
   /// Replaces each number of x (float32) by its sum over all ranks, added in the order of the ranks, so every

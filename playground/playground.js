@@ -401,7 +401,7 @@
 
   // Each command on the page gets a button that runs it.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
-    // Only a program with its options: a page cannot do what a shell does with | or >.
+    // Only a command that is one program with its options: a page cannot do what a shell does with | or >.
     const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^|<>;&"'])*?)\s*(2>&1)?$/s);
     if (!command || !step.startsWith(command[1])) continue;
     const button = make("button", { type: "button", className: "try" }, "Run it here");

@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-constexpr std::int64_t kTile = 16;  // rows of a tile of x, columns of one of w
+constexpr std::int64_t kTile = 16;  // the rows of a tile of x, and the columns of a tile of w
 
 /// The operand of LDTILECFG: how many rows of how many bytes each tile has.
 struct alignas(64) TileShapes {

@@ -26,7 +26,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
-// The target comes first.
+// foreach_target.h must precede this: it sets the target.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>
@@ -68,7 +68,7 @@ HWY_INLINE float exponentials(float* scores, float scale, std::int64_t first, st
 /// Lane i of the result is the sum of the lanes of vectors[i]: neighbouring lanes are added, then
 /// neighbouring sums, and so on.
 HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
-#if HWY_TARGET != HWY_SCALAR  // which has one lane
+#if HWY_TARGET != HWY_SCALAR  // the scalar target has one lane
   const Floats d;
 #pragma GCC unroll 4
   for (int count = kLanes / 2; count > 0; count /= 2) {
@@ -570,7 +570,7 @@ static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
 struct Head {
   std::int64_t queries;  ///< number of queries
   std::int64_t start;    ///< the position of the first token
-  std::int64_t total;    ///< positions, the new ones included
+  std::int64_t total;    ///< number of positions, including the new ones
   std::int64_t place;    ///< the index of the first query, and of its result
   HeadOfCache cache;
   float* packed_keys = nullptr;

@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
-// The target comes first.
+// foreach_target.h must precede this: it sets the target.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <functional>

@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
 #include <hwy/foreach_target.h>
-// The target comes first.
+// foreach_target.h must precede this: it sets the target.
 #include <hwy/highway.h>
 
 #include <cstring>

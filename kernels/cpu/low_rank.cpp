@@ -3,13 +3,13 @@
 // x [rows, in], down [ranks, in], up [ranks, out], out [rows, out]. A row takes 2 · rank · (in + out)
 // operations; the product itself takes 2 · in · out. With rank 8 and 768 inputs and outputs, that is a
 // fiftieth. A single row reads 4 bytes for every two operations and is limited by bandwidth. If the next row
-// has the same adapter, it finds it in the cache.
+// has the same adapter, the adapter is already in the cache.
 //
 // A row's result does not depend on the other rows: each is computed alone, by one thread, in one order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/low_rank.cpp"
 #include <hwy/foreach_target.h>
-// The target comes first.
+// foreach_target.h must precede this: it sets the target.
 #include <hwy/highway.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/softmax.cpp"
 #include <hwy/foreach_target.h>
-// The target comes first.
+// foreach_target.h must precede this: it sets the target.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>

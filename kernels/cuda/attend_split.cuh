@@ -181,7 +181,7 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
   constexpr int kGroups = kSplitThreads / kKeyLanes;
   const int thread = static_cast<int>(threadIdx.x), size = heads.size;
   for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
-    const int own = begin + thread / kKeyLanes;  // and every kGroups-th after it
+    const int own = begin + thread / kKeyLanes;  // the thread's first key; every kGroups-th key follows
     const Stored* key[kKeysAtOnce];
     // Past the last key, load the last one again: a branch would prevent the loads from being issued
     // together.

@@ -20,7 +20,7 @@
 // group, so it reads the keys once for all of them. With many queries, each head has its own tiles. A tile is
 // full even with one head; with several heads it would read just as many keys.
 //
-// Each kernel is a list of phases. Phases that kernels/cpu/attention.cpp also has bear the same names:
+// Each kernel is a list of phases. Phases that also occur in kernels/cpu/attention.cpp have the same names:
 // multiply_keys, exponentials, add_values.
 #include <algorithm>
 

@@ -112,8 +112,8 @@ class CudaDevice final : public Device {
     kKLargest
   };
 
-  /// Every operation calls this first and returns at once if it returns true. It does while run() only lists
-  /// operations.
+  /// Every operation calls this first. If the result is true, run() is only listing operations, and the
+  /// operation must return at once.
   template <typename... Arguments>
   bool listed(Operation operation, const Arguments&... arguments) {
     if (!list_) {

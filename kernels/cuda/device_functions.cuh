@@ -309,7 +309,7 @@ struct Sequences {
 /// Where keys and values are stored, [n_blocks, n_kv_head, size, head_size] (KeysValues).
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
-  int most;                   ///< blocks of a row
+  int most;                   ///< maximum blocks of a row
   int size;                   ///< positions per block
   int count;                  ///< the number of all blocks
 

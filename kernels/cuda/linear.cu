@@ -460,7 +460,7 @@ Tensor CudaDevice::as_operand(const Tensor& x, const Norm& norm, DType dtype) {
                       [&](const auto* rows) { cuda::launch_convert(rows, x.size(), operand, stream()); });
     }
   });
-  return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
+  return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns the memory
 }
 
 template <typename Store>

@@ -14,7 +14,8 @@ struct Int4Pair {
   std::uint8_t halves;
 };
 
-/// The properties of weights of the C++ type `Stored`. This one is for floats: one weight per element.
+/// The properties of weights of the C++ type `Stored`. The general form is for floats: one weight per
+/// element.
 template <typename Stored>
 struct Format {
   static constexpr bool kScaled = false;

@@ -1,5 +1,5 @@
-// Each thread computes some of the key heads with their queries. With three heads, one of two threads
-// computes two and the other one: the second thread is idle half of the time.
+// Each thread computes some of the key heads with their queries. With three heads and two threads, one thread
+// computes two heads and the other thread computes one. So the second thread is idle half of the time.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"
 
