@@ -107,7 +107,7 @@ struct Batch {
 /// rotary / 2) of its first `rotary` features are rotated by angles that depend on the token's position: a' =
 /// a cos - b sin, b' = b cos + a sin. This is section 3.4 of Su et al. 2021, in the layout of Hugging Face.
 struct HeadRule {
-  Norm query_norm, key_norm;  ///< of head_size features, RMS or none
+  Norm query_norm, key_norm;  ///< norms of head_size features, RMS or none
   Tensor rotations;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or
                      ///< empty
   /// Each norm covers all query heads, or all key heads, together instead of one head at a time.

@@ -35,7 +35,7 @@ struct Form {
 struct ProductShape {
   int rows;  ///< the rows its kernel has room for: room_for(the rows of x)
   std::int64_t in, out;
-  DType dtype;    ///< of the weights
+  DType dtype;    ///< the type of the weights
   bool is_gated;  ///< half of the outputs gate the other half
 
   auto operator<=>(const ProductShape&) const = default;
@@ -111,7 +111,7 @@ constexpr int resident(Team team, int of_load, bool is_gated) {
 /// Whether a kernel is compiled for the team: each thread needs whole loads, at most eight, and enough
 /// registers.
 constexpr bool is_compiled(Team team, int of_load, bool is_gated) {
-  constexpr int kRegisters = 65536;  // of a multiprocessor
+  constexpr int kRegisters = 65536;  // registers of a multiprocessor
   // In types other than float32, half as many threads hold a row of this length.
   if (team.lanes == 512 && team.inputs == 32 && of_load != 4) return false;
   return team.inputs % of_load == 0 && team.inputs / of_load <= 8 &&

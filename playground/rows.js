@@ -7,7 +7,7 @@
 /// row in a pass: {row, start, tokens, stay}.
 class BatchRows {
   passes = []; // {batch, cells}, by row
-  stays = new Map(); // by row
+  stays = new Map(); // the stays, by row
   texts = new Map(); // the tokens of each text
   ended = new Set();
   fed = []; // the cells of the newest pass

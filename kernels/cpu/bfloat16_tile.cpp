@@ -103,7 +103,7 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role) {
 
 namespace {
 
-constexpr std::int64_t kDepth = 32;  // of the tiles of x and w
+constexpr std::int64_t kDepth = 32;  // the depth of the tiles of x and w
 
 /// kBytesAhead for these tiles, in elements. They read faster than multiply_tile, and 2 KB is best.
 constexpr std::int64_t kAheadOfTiles = 1024;
@@ -122,7 +122,7 @@ STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {
   load_amx_shapes(&shapes);
 }
 
-constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
+constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // bytes from one pair of rows of a panel to the next
 
 /// Multiplies up to 16 rows by 32 or 64 columns, or up to 32 rows by 32 columns.
 template <int kRows, int kColumns>

@@ -172,8 +172,8 @@ HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
   const Ints ints;
   constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
   for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    // Of two values equally far from zero, the first. The distance is kept in a variable: if it is computed
-    // again as |furthest|, clang 19 with -O3 gets a wrong one.
+    // Of two values equally far from zero, choose the first. The distance is kept in a variable: if it is
+    // computed again as |furthest|, clang 19 with -O3 gets a wrong one.
     auto furthest = hn::Zero(d), distance = hn::Zero(d);
     for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
       const auto value = hn::LoadU(d, values + k * kPanel + column);

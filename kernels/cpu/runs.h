@@ -38,7 +38,7 @@ struct Runs {
   std::int64_t length, head_size;  // positions of a run; features of a head
   std::int64_t step;               // elements from one position to the next: more than a head's with scales
   std::int64_t stride;             // elements from one block to the next
-  const T *first_keys, *first_values;  // of block 0
+  const T *first_keys, *first_values;  // the addresses of block 0
 };
 
 /// A few neighbouring queries of a sequence that share a head of keys and values. Queries are numbered token

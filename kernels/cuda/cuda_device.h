@@ -196,7 +196,7 @@ class CudaDevice final : public Device {
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::optional<cuda::CublasLt> cublas_;  // set by the constructor
-  std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
+  std::unique_ptr<cuda::NcclLink> link_;  // the link to the GPUs of other ranks
   /// A GPU queues about a thousand launches. A further launch waits for earlier ones, so it could wait for a
   /// lost rank forever. A linked device therefore calls wait() after this many operations, each of a few
   /// launches.

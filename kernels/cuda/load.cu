@@ -17,7 +17,7 @@ namespace cuda {
 
 constexpr int kLoadThreads = 256;
 constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
-constexpr std::int64_t kMostRows = 1 << 20;  // so that a grid of tiles stays within its limit of 65535
+constexpr std::int64_t kMostRows = 1 << 20;  // keeps a grid of tiles within its limit of 65535
 
 constexpr int kTile = 32, kTileRows = kLoadThreads / kTile;
 

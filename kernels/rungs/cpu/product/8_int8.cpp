@@ -63,7 +63,7 @@ class Int8 final : public Product {
   ProductShape shape_;
   std::int64_t groups_;
   Memory<QuadGroup> panels_;
-  Memory<RowGroup> x_;  // with room for a whole tile at the end
+  Memory<RowGroup> x_;  // the rows of x, with room for a whole tile at the end
   ThreadTeam& team_;
 };
 

@@ -1,4 +1,4 @@
-// What the kernels of the ladder share.
+// Functions that the kernels of the ladder share.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"

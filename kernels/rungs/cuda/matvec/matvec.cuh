@@ -1,4 +1,4 @@
-// What the kernels of the ladder share.
+// The dot product that kernels of the ladder share.
 #pragma once
 
 #include "kernels/cuda/tensor_cores.cuh"
