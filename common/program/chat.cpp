@@ -28,12 +28,12 @@ volatile std::sig_atomic_t interrupted = 0;
 constexpr const char* kDecidesTheEnd =
     "--json-schema decides where an answer ends, so leave out --ignore-eos";
 
-/// From now on Ctrl-C is a request, not the end.
+/// From now on, Ctrl-C only requests an interruption instead of ending the program.
 void catch_interrupts() {
   std::signal(SIGINT, [](int) { interrupted = 1; });
 }
 
-/// Text as a terminal may show it: it must obey nothing in it.
+/// Text that is safe to show: it contains nothing that a terminal would obey.
 std::string shown(const std::string& text) {
   std::string safe;
   std::size_t begin = 0;
@@ -66,7 +66,8 @@ void talk(ChatSession& session) {
   LineEditor editor;
   say("/help lists the commands; Ctrl-D leaves.");
   for (bool goes_on = true; goes_on;) {
-    // What reads standard output may print on the same terminal: its last line comes before the prompt.
+    // A program that reads standard output may print on the same terminal. Its last line must come before the
+    // prompt.
     if (!platform::is_terminal(stdout)) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     const std::optional<Entry> entry = editor.read("> ");
     if (!entry) {
@@ -78,7 +79,8 @@ void talk(ChatSession& session) {
   }
 }
 
-/// Standard input as a person's editor shows it: without a byte order mark, and each line ends in \n alone.
+/// Standard input as an editor would show it: without a byte order mark, and with every line ending in \n
+/// only.
 std::string read_question() {
   const std::string input = read_input("--prompt", "-");
   std::string text(without_byte_order_mark(input));
@@ -86,7 +88,7 @@ std::string read_question() {
   return text;
 }
 
-/// Masks the tokens with which an answer could no longer become valid, before any option edits the logits.
+/// Masks the tokens after which an answer could no longer become valid, before any option edits the logits.
 AnswerMessages constrained(const GrammarRules& rules, const Tokenizer& tokenizer, Model& model,
                            const AnswerMessages& answer) {
   const EndTokens ends = model.config().end_tokens;
@@ -109,7 +111,8 @@ void add_options(Program& program, ChatOptions& options) {
   program.use_generation_config();
   program.add("--prompt", &options.prompts,
               "a question; repeatable, each continues the conversation; - is standard input");
-  program.add("--system", Path{&options.system, "TEXT", true}, "system message: what the model is to be");
+  program.add("--system", Path{&options.system, "TEXT", true},
+              "system message: the role that the model should play");
   program.add("--chat-template", Path{&options.chat_template, "FILE"},
               "a Jinja template in place of the model's own");
   program.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");

@@ -47,7 +47,7 @@ OptionTexts chat_request_defaults(const GenerationConfig& config) {
       throw Error("{}: do_sample is {}, but it must be true or false", config.file, value);
     }
   }
-  if (is_greedy) {  // a request has no do_sample, and samples at 1 by default
+  if (is_greedy) {  // a request has no do_sample, and samples at temperature 1 by default
     std::erase_if(defaults, [](const auto& setting) { return setting.first == "temperature"; });
     defaults.emplace_back("temperature", "0");
   }

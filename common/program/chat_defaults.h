@@ -1,4 +1,4 @@
-// The defaults of chats: the sampling that a model's authors recommend, which options and requests override.
+// The defaults of chats: the sampling that a model's authors recommend. Options and requests override them.
 #pragma once
 
 #include "common/base/options.h"
@@ -7,14 +7,15 @@
 
 namespace staircase {
 
-// Both throw Error for a value that no option can have, and for tokens that must never be chosen: chats
-// cannot suppress any.
+// Both functions throw Error for a value that no option can have, and for a list of tokens to suppress: chats
+// cannot suppress tokens.
 
-/// For a chat at a terminal: new defaults for the options of `line`. A setting that the program has no option
-/// for is moved to the others, and one whose option is given is left out.
+/// For a chat at a terminal: sets new defaults for the options of `line`. Returns `config` without the
+/// settings whose options were given; settings for which the program has no option move to `others`.
 GenerationConfig set_chat_defaults(CommandLine& line, GenerationConfig config);
 
-/// For the chats of a server: keys of a request and their values in JSON. The server checks the values.
+/// For the chats of a server: returns keys of a request and their values in JSON. The server checks the
+/// values.
 OptionTexts chat_request_defaults(const GenerationConfig& config);
 
 }  // namespace staircase

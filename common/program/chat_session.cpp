@@ -42,29 +42,30 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, end + 1 - begin);
 }
 
-/// Without blank lines around it: the first line keeps its place to the left of the others.
+/// Removes blank lines around the text but keeps the indentation of the first line.
 std::string indented(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
   const std::size_t line = text.find_last_of("\r\n", begin) + 1;  // npos + 1 is 0
   return text.substr(line, end + 1 - line);
 }
 
-/// A file as a person names it: ~ is the home folder.
+/// The file with a name that a person typed: ~ is the home folder.
 std::filesystem::path file_named(const std::string& name) {
   if (!name.starts_with('~')) return name;
   const char* const home = std::getenv("HOME");
   if (home == nullptr || (name.size() > 1 && name[1] != '/')) {
-    throw Error("{}: only your own ~/ has a meaning here, and ./~ begins the name of a file", typed(name));
+    throw Error("{}: only your own ~/ is supported; ./~ begins a file name with a ~", typed(name));
   }
   return home + name.substr(1);
 }
 
-/// The messages in a file. Throws Error if it is not a conversation.
+/// Reads the messages in a file. Throws Error if the file is not a conversation.
 std::vector<Message> read_conversation(const std::filesystem::path& path) {
   const std::string file = path.string();
   const ordered_json saved = ordered_json::parse(read_text_file(path), nullptr, false);
   const auto refuse = [&file]() {
-    throw Error(R"({} is no conversation: it needs a list of {{"role": ..., "content": ...}})", typed(file));
+    throw Error(R"({} is not a conversation: it needs a list of {{"role": ..., "content": ...}})",
+                typed(file));
   };
   if (!saved.is_array()) refuse();
   std::vector<Message> messages;
@@ -134,7 +135,7 @@ void ChatSession::ask(const std::string& question) {
   messages_.push_back({"user", question});
   TextStream stream(tokenizer_, ends_);
   std::string text;
-  bool shows_candidates = false;  // tables between its tokens would break the answer up
+  bool shows_candidates = false;  // if so, the text is printed at the end: tables would interrupt it
   const auto show = [&](const std::string& part) {
     text += part;
     if (!part.empty() && !shows_candidates) output_.print(part);
@@ -240,7 +241,7 @@ void ChatSession::undo() {
 void ChatSession::save(const std::string& name) const {
   if (name.empty()) throw Error("/save needs the name of a file.");
   const std::filesystem::path file = file_named(name);
-  if (is_there(file)) read_conversation(file);  // no other file is overwritten
+  if (is_there(file)) read_conversation(file);  // overwrites only conversations
   ordered_json saved = ordered_json::array();
   for (const Message& message : messages_)
     saved.push_back({{"role", message.role}, {"content", message.content}});
@@ -249,7 +250,7 @@ void ChatSession::save(const std::string& name) const {
   } catch (const std::system_error& fault) {
     throw Error("{} cannot be written: {}", typed(file.string()), fault.code().message());
   }
-  output_.note(fmt::format("{} messages are in {}.", messages_.size(), typed(file.string())));
+  output_.note(fmt::format("Saved {} messages in {}.", messages_.size(), typed(file.string())));
 }
 
 void ChatSession::load(const std::string& name) {

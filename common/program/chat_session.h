@@ -1,5 +1,4 @@
-// A conversation that a person holds with a model: questions, answers and commands. It does not depend on a
-// terminal.
+// A conversation between a person and a model: questions, answers and commands. It needs no terminal.
 #pragma once
 
 #include <functional>
@@ -14,52 +13,52 @@
 
 namespace staircase {
 
-/// What happened to a question.
+/// How a question was answered.
 struct Answer {
   FinishReason finish_reason = FinishReason::kEos;
-  int prompt_tokens = 0;     ///< of the conversation up to the answer
-  int cached_tokens = 0;     ///< how many of them the cache held
-  int dropped_messages = 0;  ///< the oldest ones, which did not fit
+  int prompt_tokens = 0;     ///< tokens of the conversation up to the answer
+  int cached_tokens = 0;     ///< prompt tokens that were in the cache
+  int dropped_messages = 0;  ///< the number of oldest messages, which did not fit
 };
 
-/// Answers the last of the messages and shows each token as soon as it is chosen. If `on_token` throws, the
-/// answer ends.
+/// Answers the last message, and calls `on_token` for each token as soon as it is chosen. If `on_token`
+/// throws, the answer ends.
 using AnswerMessages = std::function<Answer(const std::vector<Message>& messages, const OnToken& on_token)>;
 
 /// Thrown by on_token when a person stops an answer.
 struct AnswerInterrupted {};
 
-/// Where a conversation appears.
+/// The output of a conversation.
 struct ChatOutput {
   std::function<void(const std::string& text)> print;  ///< a part of an answer, valid UTF-8
   std::function<void(const std::string& line)> note;   ///< messages of the program
-  std::function<void()> check;                         ///< throws AnswerInterrupted if an answer is to stop
-  bool notes_use = false;                              ///< whether a line reports tokens and times
+  std::function<void()> check;                         ///< throws AnswerInterrupted if the answer must stop
+  bool notes_use = false;                              ///< whether to report tokens and times
 };
 
-/// Where a conversation is kept while its program does not run.
+/// Stores a conversation between runs of its program.
 struct ChatStore {
-  std::vector<Message> messages = {};                                   ///< with which it begins
-  std::function<void(const std::vector<Message>& messages)> save = {};  ///< throws Error if that fails
+  std::vector<Message> messages = {};                                   ///< the first messages
+  std::function<void(const std::vector<Message>& messages)> save = {};  ///< throws Error if saving fails
 };
 
 class ChatSession {
  public:
-  /// `answer` and `settings` must outlive this. Without a `system` text there is no system message but that
-  /// of the stored conversation.
+  /// `answer` and `settings` must outlive the session. If `system` is empty, only the stored conversation can
+  /// provide a system message.
   ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer, EndTokens ends,
               AnswerMessages answer, ChatOutput output, ChatStore store = {});
 
-  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. Pasted text is a
-  /// question, whatever it begins with. A mistake prints one line and changes nothing. Stores the
-  /// conversation if it has changed. Returns false for /exit.
+  /// Handles a question or a command; /help lists the commands. "//" begins a question with a slash. Pasted
+  /// text is always a question, whatever it begins with. A mistake prints one line and changes nothing.
+  /// Stores the conversation if it has changed. Returns false for /exit.
   bool take(const std::string& line, bool pasted = false);
 
-  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged. An
-  /// interrupt before the answer's first character leaves it unchanged, too, and throws nothing.
+  /// Answers a question. If that fails, throws Error and leaves the conversation unchanged. An interrupt
+  /// before the answer's first character also leaves the conversation unchanged, but throws nothing.
   void ask(const std::string& question);
 
-  /// Stores the conversation if there is a store and it lacks the newest messages. Throws Error if that
+  /// Stores the conversation if there is a store and it lacks the newest messages. Throws Error if storing
   /// fails.
   void store();
 

@@ -17,19 +17,19 @@
 namespace staircase {
 namespace {
 
-/// How often an option may be repeated. Up to 2^25, CLI11 would let several values follow one name, despite
-/// allow_extra_args; its own "any number" would put dots after the option in the help.
+/// How often an option may be repeated. With a limit of 2^25 or less, CLI11 would let several values follow
+/// one name, despite allow_extra_args. With its own "any number", the help would show dots after the option.
 constexpr int kAnyNumber = 1 << 28;
 
-/// The number that `text` spells in decimals, from its first letter to its last; rounded to infinity or 0 if
-/// a T cannot hold it. Some standard libraries lack std::from_chars for floating-point numbers.
+/// The decimal number that the whole of `text` spells; infinity or 0 if a T cannot hold it. Some standard
+/// libraries lack std::from_chars for floating-point numbers.
 template <typename T>
 std::optional<double> decimal(const std::string& text) {
   if constexpr (std::is_integral_v<T>) {
     const std::size_t sign = text.starts_with('-') ? 1 : 0;
     if (text.size() == sign || text.find_first_not_of("0123456789", sign) != text.npos) return {};
   }
-  // What strtod accepts in addition: leading blanks and a +, and hexadecimal digits.
+  // Rejects what only strtod accepts: leading blanks and a +, and hexadecimal digits.
   if (text.empty() || std::string_view(" \t\n\v\f\r+").find(text[0]) != std::string_view::npos ||
       text.find_first_of("xX") != text.npos) {
     return {};
@@ -45,8 +45,8 @@ std::optional<double> decimal(const std::string& text) {
   return value;
 }
 
-/// The number that was typed for an option. Throws UsageError if it is not one, or not one that a T can hold;
-/// require_range checks the range.
+/// The number that was typed for an option. Throws UsageError if the text is not a number, or if a T cannot
+/// hold it; require_range checks the range.
 template <typename T>
 T number(const std::string& name, const std::string& text, const Range& range, const char* or_else = "") {
   constexpr bool kIsWhole = std::is_integral_v<T>;
@@ -59,7 +59,7 @@ T number(const std::string& name, const std::string& text, const Range& range, c
     throw UsageError("{} is {}, but it must be {}{}", name, typed(text), possible.text(kIsWhole), or_else);
   };
   if constexpr (kIsWhole) {
-    // All numbers of 32 bits are exact in a double.
+    // A double holds every number of 32 bits exactly.
     if (*value < std::numeric_limits<T>::min() || *value > std::numeric_limits<T>::max()) {
       refuse(range.holds(*value) || !range.is_bounded() ? held_by<T>(range) : range);
     }
@@ -76,7 +76,7 @@ T number(const std::string& name, const std::string& text, const Range& range, c
   return static_cast<T>(*value);
 }
 
-/// The help's note after the name: the kind of value, and the valid numbers.
+/// The note after the option's name in the help: the kind of value, and the valid numbers.
 std::string kind(const char* letter, const Range& range, bool whole = true) {
   return range.is_bounded() ? fmt::format("{} ({})", letter, range.text(whole)) : letter;
 }
@@ -94,8 +94,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// Declares an option to a parser, each kind in its own way. The parser only keeps the texts; they are parsed
-/// afterwards, so all errors about a wrong value are written here.
+/// Declares an option of any kind to the parser. The parser only stores the typed texts. They are parsed
+/// later, so that all errors about a wrong value come from this file.
 struct Declare {
   CLI::App& app;
   const std::string& name;
@@ -136,13 +136,13 @@ struct Declare {
   }
 };
 
-/// Sets the variable of an option to what was typed for it: one text, or more for a list.
+/// Sets the variable of an option from the typed texts: one text, or several for a list.
 struct Set {
   const std::string& name;
   const Range& range;
   const std::vector<std::string>& texts;
 
-  void operator()(bool*) const {}  // the parser's
+  void operator()(bool*) const {}  // the parser sets flags
   void operator()(int* value) const { *value = number<int>(name, texts[0], range); }
   void operator()(unsigned* value) const { *value = number<unsigned>(name, texts[0], range); }
   void operator()(float* value) const { *value = number<float>(name, texts[0], range); }
@@ -191,7 +191,7 @@ struct CommandLine::Impl {
     OptionValue value;
     Range range;
     bool repeatable;
-    std::vector<std::string> texts = {};  ///< what was typed for it
+    std::vector<std::string> texts = {};  ///< the typed texts
   };
 
   CLI::App app;
@@ -264,8 +264,7 @@ OptionTexts CommandLine::values() const {
     const bool is_flag = option->get_items_expected_max() == 0;
     std::string value = option->get_default_str();
     if (is_flag && value.empty())
-      value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME is for a flag that is
-                                                                // on
+      value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME exists for a flag that is on
     if (option->count() > 0) value = fmt::format("{}", fmt::join(option->results(), ","));
     if (option != impl_->app.get_help_ptr()) values.emplace_back(option->get_name(), value);
   }
@@ -274,8 +273,8 @@ OptionTexts CommandLine::values() const {
 
 namespace {
 
-/// The arguments in the order in which CLI11 takes them, the last one first. CLI11 would see no value in
-/// `--name=` and take the next argument for it, so the empty text becomes a separate argument.
+/// The arguments in the order that CLI11 needs, the last one first. CLI11 would find no value in `--name=`
+/// and use the next argument instead, so the empty text becomes a separate argument.
 std::vector<std::string> reversed_arguments(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {
@@ -318,10 +317,10 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv,
   } catch (const CLI::CallForHelp&) {
     try {
       set_values();
-    } catch (const std::exception&) {  // the help shows what is valid
+    } catch (const std::exception&) {  // ignored, since the help shows what is valid
     }
     return app.help();
-  } catch (const CLI::ExtrasError&) {  // its own message has them in reverse
+  } catch (const CLI::ExtrasError&) {  // its own message lists the arguments in reverse
     std::vector<std::string> extras;
     for (const std::string& text : app.remaining()) extras.push_back(typed(text));
     const std::size_t shown = std::min<std::size_t>(extras.size(), 10);
@@ -335,7 +334,7 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv,
         throw UsageError("{} and {} cannot be given together{}", name, other, kSeeHelp);
     }
     throw;
-  } catch (const CLI::ArgumentMismatch& error) {  // all of them take any number of values
+  } catch (const CLI::ArgumentMismatch& error) {  // options here take any number of values
     const std::string message = error.what();
     throw UsageError("{} needs a value{}", message.substr(0, message.find(':')), kSeeHelp);
   }

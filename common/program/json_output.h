@@ -1,4 +1,4 @@
-// A run as one JSON object.
+// Writes a run as one JSON object.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace staircase {
 /// "length", "eos" or "stop".
 std::string_view to_string(FinishReason reason);
 
-/// The object on one line: "sequences" with their tokens and texts, and "stats".
+/// The whole run on one line: "sequences" with their tokens and texts, and "stats".
 std::string to_json(const Transcript& transcript, const Tokenizer& tokenizer);
 
 }  // namespace staircase

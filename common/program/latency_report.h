@@ -1,4 +1,4 @@
-// The line about latencies at the end of a run that serves requests, and the same among its statistics.
+// Reports latencies at the end of a run that serves requests: in one line, and in the statistics.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 namespace staircase {
 
-/// Reports what step 54 computes: `ttft`, `tpot` and `itl` in milliseconds, each at p50, p95 and p99, and
-/// `seconds` and `tokens_per_second`.
+/// Reports the latencies that step 54 computes: `ttft`, `tpot` and `itl` in milliseconds, each at p50, p95
+/// and p99. Also reports `seconds` and `tokens_per_second`.
 template <typename Latencies>
 void report(const Latencies& times, std::size_t texts, double rows_a_pass, Output& output) {
   std::string line = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,

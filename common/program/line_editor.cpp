@@ -28,12 +28,12 @@ namespace {
 
 struct Line {
   std::string text;
-  bool pasted = false;     // begins with pasted text
-  bool continues = false;  // ends with a typed backslash
-  bool discarded = false;  // Ctrl-C ended it
+  bool pasted = false;     // the line begins with pasted text
+  bool continues = false;  // the line ends with a typed backslash
+  bool discarded = false;  // Ctrl-C ended the line
 };
 
-/// Where the person types, whatever standard output is.
+/// The terminal where the person types, even if standard output goes elsewhere.
 std::FILE* screen() {
   for (std::FILE* const stream : {stdout, stderr}) {
     if (platform::is_terminal(stream)) return stream;
@@ -46,7 +46,7 @@ std::FILE* screen() {
 #endif
 }
 
-/// A line that the terminal itself edits.
+/// Reads a line that the terminal itself edits.
 std::optional<Line> plain_line(std::FILE* screen, const std::string& prompt) {
   std::fputs(prompt.c_str(), screen);
   std::fflush(screen);
@@ -64,7 +64,7 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r\n";
 
-// In this mode a terminal puts markers around pasted text, so its line breaks end no line.
+// In this mode, a terminal puts markers around pasted text, so that line breaks in it do not end the line.
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l", kPasteEnd = "\x1b[201~";
 
 constexpr const char* kNoUse = "ed-unassigned";
@@ -81,16 +81,17 @@ constexpr std::pair<const char*, const char*> kLetters[] = {{"A", "ed-prev-histo
                                                             {"R", kNoUse},
                                                             {"S", kNoUse}};
 
-// What the handlers of signals need.
-int terminal = -1;  // its descriptor for output
-termios found;      // the settings of the shell
+// Variables of the signal handlers.
+int terminal = -1;  // file descriptor for output
+termios found;      // the settings that the shell had left
 volatile std::sig_atomic_t is_changed = 0;
 
 void write_to_terminal(std::string_view text) {
-  if (write(terminal, text.data(), text.size()) < 0) return;  // it is gone, and with it the person
+  if (write(terminal, text.data(), text.size()) < 0) return;  // the terminal is gone, and so is the person
 }
 
-/// The signal stops or ends the program. Meanwhile the terminal is as the shell left it.
+/// Restores the shell's settings of the terminal, and lets the signal stop or end the program. If the program
+/// resumes, sets the terminal up again.
 void hand_back(int signal) {
   const int fault = errno;
   termios own;
@@ -106,7 +107,7 @@ void hand_back(int signal) {
   sigemptyset(&only);
   sigaddset(&only, signal);
   raise(signal);
-  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // here it stops or ends
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // the program stops or ends here
   sigaction(signal, &mine, nullptr);
   if (is_in_front) {
     tcsetattr(STDIN_FILENO, TCSANOW, &own);
@@ -144,10 +145,10 @@ struct LineEditor::Impl {
   EditLine* editor = nullptr;
   History* history = nullptr;
   std::string prompt = {};
-  std::string bytes = {};                // of a character whose end is missing
-  std::vector<std::string> pastes = {};  // into this line
+  std::string bytes = {};                // bytes of an incomplete character
+  std::vector<std::string> pastes = {};  // texts that were pasted into this line
   bool discarded = false;
-  bool is_first = true;  // of the lines that a \ joins
+  bool is_first = true;  // whether this is the first of the lines that a \ joins
 
   Impl() {
     if (!edits) return;
@@ -170,8 +171,8 @@ struct LineEditor::Impl {
     el_set(editor, EL_BIND, "^C", "discard", nullptr);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     bind_other_keys();
-    // Ctrl-C is a key at the prompt, and a pasted CR LF differs from two line breaks. During an answer what
-    // is typed waits unseen: it may be a paste with its markers.
+    // Ctrl-C is an ordinary key at the prompt, and a pasted CR LF is distinct from two line breaks. During an
+    // answer, typed text is not shown and waits: it may be a paste with its markers.
     el_set(editor, EL_SETTY, "-d", "intr=", "-icrnl", "-inlcr", nullptr);
     el_set(editor, EL_SETTY, "-x", "-icanon", "-echo", "-icrnl", "-inlcr", nullptr);
     for (const int signal : kHandedBack) handle(signal, hand_back);
@@ -198,8 +199,8 @@ struct LineEditor::Impl {
     return *impl;
   }
 
-  /// Keys with Shift, Alt or Control, and keys that have no use here: otherwise the ends of their sequences
-  /// would become text. Nor may a key open the library's own prompt, which takes the line away.
+  /// Binds keys with Shift, Alt or Control, and keys without a use here: otherwise the ends of their
+  /// sequences would become text. Also unbinds a key that would replace the line by the library's own prompt.
   void bind_other_keys() const {
     const auto bind = [this](const std::string& keys, const char* command) {
       el_set(editor, EL_BIND, ("\\e" + keys).c_str(), command, nullptr);
@@ -216,8 +217,8 @@ struct LineEditor::Impl {
     }
   }
 
-  /// Draws the line again from the cursor's row down: a terminal with another width may have moved what is
-  /// above, and after a stop it is not even ours.
+  /// Draws the line again from the cursor's row down. Rows above it may have moved if the terminal's width
+  /// changed, and after a stop they belong to another program.
   void draw_again() const {
     is_changed = 0;
     write_to_terminal("\r\x1b[J");
@@ -225,7 +226,8 @@ struct LineEditor::Impl {
     el_set(editor, EL_REFRESH);
   }
 
-  /// Reads a character: 1, 0 at the end of the input, -1 after a fault. What is not UTF-8 becomes U+FFFD.
+  /// Reads a character. Returns 1, or 0 at the end of the input, or -1 after a fault. Invalid UTF-8 becomes
+  /// U+FFFD.
   static int read_character(EditLine* editor, wchar_t* character) {
     std::string& bytes = of(editor).bytes;
     std::string whole;
@@ -266,7 +268,7 @@ struct LineEditor::Impl {
       text += byte;
     }
     text.resize(text.size() - kPasteEnd.size());
-    std::string lines;  // every line break as \n
+    std::string lines;  // with \n for every line break
     for (std::size_t i = 0; i < text.size(); ++i) {
       const bool ends_line = text[i] == '\r';
       if (ends_line && i + 1 < text.size() && text[i + 1] == '\n') ++i;
@@ -281,7 +283,7 @@ struct LineEditor::Impl {
     return el_insertstr(editor, lines.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 
-  /// Bound to Ctrl-C. It takes back the lines that this one continues, too.
+  /// Bound to Ctrl-C: discards the line, and also the lines that it continues.
   static unsigned char discard(EditLine* editor, int /*key*/) {
     const LineInfo* const line = el_line(editor);
     el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
@@ -294,7 +296,7 @@ struct LineEditor::Impl {
     return CC_NEWLINE;
   }
 
-  /// How a person would type this line; for the history, where pasted text is no longer known.
+  /// The line as a person would type it, for the history, which does not distinguish pasted text.
   static std::string as_typed(const Line& line) {
     std::string text = line.text;
     const std::size_t begin = text.find_first_not_of(kBlank);
@@ -311,7 +313,7 @@ struct LineEditor::Impl {
     pastes.clear();
     el_resize(editor);
     is_changed = 0;
-    el_set(editor, EL_PREP_TERM, 1);  // before the prompt: text typed from then on must not be changed
+    el_set(editor, EL_PREP_TERM, 1);  // before the prompt, since text typed from then on must not change
     int count = 0;
     const char* const text = el_gets(editor, &count);
     if (text == nullptr || count <= 0) return {};

@@ -1,4 +1,4 @@
-// Lines that a person types at a terminal, with history and editing.
+// Reads lines that a person types at a terminal, with editing and a history.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,10 @@
 
 namespace staircase {
 
-/// What a person has entered.
+/// One input of a person.
 struct Entry {
   std::string text;
-  bool pasted = false;  ///< whether it begins with pasted text
+  bool pasted = false;  ///< whether the input begins with pasted text
 };
 
 class LineEditor {
@@ -18,11 +18,11 @@ class LineEditor {
   LineEditor();
   ~LineEditor();
 
-  /// The next line without its end; nothing after Ctrl-D. Pasted text is one line, however many line breaks
-  /// it has, also if it was pasted before the prompt; NUL and bytes that are not UTF-8 become U+FFFD. A typed
-  /// \ at the end continues a line. Ctrl-C discards what is typed, and Ctrl-Z stops the program. Prompt and
-  /// line appear where the person types, even if standard output goes elsewhere. A terminal that obeys no
-  /// escape sequences edits the line itself, and cannot tell pasted text from typed.
+  /// Returns the next line without its line break; nothing after Ctrl-D. Pasted text is one line, however
+  /// many line breaks it has, even if it was pasted before the prompt; NUL and invalid UTF-8 become U+FFFD. A
+  /// typed \ at the end of a line continues it. Ctrl-C discards the typed text, and Ctrl-Z stops the program.
+  /// The prompt and the line appear on the terminal even if standard output goes elsewhere. A terminal
+  /// without escape sequences edits the line itself, so pasted text is not recognized there.
   std::optional<Entry> read(const std::string& prompt);
 
  private:

@@ -13,7 +13,7 @@
 namespace staircase {
 namespace {
 
-/// The variable's current value, as it would be typed.
+/// The variable's current value, as a person would type it.
 struct Typed {
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
   std::string operator()(const NumberOrAuto& value) const {
@@ -35,7 +35,7 @@ struct Typed {
   }
 };
 
-/// Takes the value away from a variable that need not have one. Returns whether it is such.
+/// Removes the value of a variable that need not have one. Returns false for any other variable.
 struct SwitchOff {
   template <typename T>
   bool operator()(std::optional<T>* value) const {
@@ -48,7 +48,7 @@ struct SwitchOff {
   }
 };
 
-/// Restores the variable's current value.
+/// Returns a function that restores the variable's current value.
 struct Keep {
   std::function<void()> operator()(const NumberOrAuto& value) const { return (*this)(value.value); }
   std::function<void()> operator()(const Path& path) const { return (*this)(path.value); }

@@ -18,7 +18,7 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
     if (kind == DeviceKind::kCuda) throw Error("--device cuda: {}", error.what());
     return make_cpu_device(threads);
   }
-#ifndef __EMSCRIPTEN__  // a page has no card, and every function makes it larger
+#ifndef __EMSCRIPTEN__  // a page has no GPU, and every function makes the page larger
   use_tuning(*gpu);
 #endif
   return gpu;
@@ -28,7 +28,7 @@ Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig&
   const std::vector<int> ends(config.end_tokens.begin(), config.end_tokens.end());
   Tokenizer tokenizer = Tokenizer::load(folder, ends);
   if (tokenizer.vocab_size() > config.vocab_size) {
-    throw Error("{}: the tokenizer knows {} tokens, but the model only {}: {} has the id {}", folder.string(),
+    throw Error("{}: the tokenizer has {} tokens, but the model only {}: {} has the id {}", folder.string(),
                 tokenizer.vocab_size(), config.vocab_size,
                 quoted(std::string(tokenizer.bytes(tokenizer.vocab_size() - 1))), tokenizer.vocab_size() - 1);
   }
@@ -42,7 +42,7 @@ std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const NamedFolder& draft = drafts.emplace_back(NamedFolder{name, find_model(name, "--draft-model")});
     if (!seen.insert(std::filesystem::weakly_canonical(draft.folder)).second) {
-      throw UsageError("--draft-model {} is given twice, but each model is measured once", typed(name));
+      throw UsageError("--draft-model {} is given twice; name each model once", typed(name));
     }
   }
   return drafts;

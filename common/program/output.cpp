@@ -53,7 +53,7 @@ OnRowToken Output::begin_texts_of(int prompt, int texts) {
   return begin_all(std::vector<int>(texts, prompt));
 }
 
-/// Row i continues prompt number prompts[i].
+/// Begins sequences; row i continues prompt number prompts[i].
 OnRowToken Output::begin_all(const std::vector<int>& prompts) {
   growing_.assign(prompts.size(), TextStream(tokenizer_, ends_));
   for (const int prompt : prompts) {
@@ -92,7 +92,7 @@ void Output::finish(FinishReason reason, const CacheUse& cache) {
 
 void Output::finish(const std::vector<Generation>& rows, const CacheUse& cache) {
   Statistics& statistics = transcript_.statistics;
-  std::optional<Clock::time_point> first, last;  // when the first of them had begun, when none went on
+  std::optional<Clock::time_point> first, last;  // the earliest first token, the latest last token
   for (std::size_t row = 0; row < rows.size(); ++row) {
     end(row, rows[row]);
     const Sequence& sequence = this->sequence(row);

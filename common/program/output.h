@@ -1,5 +1,5 @@
-// Where the new tokens go: text to standard output as it is generated, or one JSON object at the end. It also
-// takes the times.
+// Outputs the new tokens: text on standard output as it is generated, or one JSON object at the end. Also
+// measures the times.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,8 @@
 
 namespace staircase {
 
-/// What an option makes of a row's logits, [vocab_size], where `text` is what the row has chosen so far.
+/// Edits a row's logits, [vocab_size], as an option requires. `text` holds the tokens that the row has chosen
+/// so far.
 using EditRow = std::function<void(std::span<float> logits, std::span<const int> text)>;
 
 /// Throws Error if standard output accepts no more text.
@@ -30,56 +31,56 @@ class Output {
  public:
   enum class Form { kText, kJson };
 
-  /// `trace`, if there is one, also gets each token; it must outlive this.
+  /// `trace`, if there is one, also receives each token; it must outlive this object.
   Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form,
          TraceFile* trace = nullptr);
 
-  // The terminal reads the transcript.
+  // Not copyable: the terminal refers to the transcript.
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  /// Announces more than one sequence: each gets a number.
+  /// Announces how many sequences will follow. If there are several, each gets a number.
   void expect(int sequences) { terminal_.expect(sequences); }
 
-  /// Shows a prompt itself, each token with its log-probabilities, and its overall perplexity. Call it before
-  /// its sequences begin.
+  /// Shows the prompt's own tokens with their log-probabilities, and the perplexity of the prompt. Call it
+  /// before the prompt's sequences begin.
   void echo(int prompt, std::vector<Token> tokens, std::optional<double> perplexity);
 
-  /// Begins a sequence that continues the prompt of that number, and returns the callback that a generation
-  /// loop calls for each new token. The clock of the first token starts here.
+  /// Begins a sequence that continues prompt number `prompt`. Returns the callback that a generation loop
+  /// calls for each new token. The time to the first token starts here.
   OnToken begin(int prompt = 0);
 
-  /// Ends the sequence.
+  /// Ends the sequence that `begin` has begun.
   void finish(FinishReason reason, const CacheUse& cache = {});
 
-  /// The same for `texts` sequences that grow together, row i of prompt i / copies; each is numbered if there
-  /// are several. The text of the first is printed as it grows, the others at the end.
+  /// Begins `texts` sequences that are decoded together; sequence i continues prompt i / copies. If there are
+  /// several, each gets a number. The first is printed as it grows, the others at the end.
   OnRowToken begin_texts(int texts, int copies = 1);
 
-  /// The same for `texts` sequences that all continue one prompt; they are not announced.
+  /// Begins `texts` sequences that all continue one prompt, without announcing them.
   OnRowToken begin_texts_of(int prompt, int texts);
 
-  /// Ends the sequences that grew together, each with its reason.
+  /// Ends the sequences that were decoded together, each with its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
-  /// Replaces the time to the first token and the tokens/s in the statistics with the caller's better
-  /// figures. If sequences begin and end one by one, no time belongs to all of them.
+  /// Replaces the time to the first token and the tokens/s in the statistics by the caller's figures. Needed
+  /// if sequences begin and end one by one, because they then share no single time.
   void set_speed(double prefill_ms, double tokens_per_second);
 
-  /// Ends the output: prints the last line break, or the JSON object, whose statistics include the memory of
-  /// the model.
+  /// Ends the output: prints the last line break, or the JSON object. Its statistics include the model's
+  /// memory in bytes.
   void close(std::size_t weight_bytes, std::size_t activation_bytes = 0);
 
   /// Adds a number to the statistics of the JSON object.
   void add_statistic(const std::string& name, double value);
 
-  /// An edit of a row's logits that keeps what `language` allows, a Regex or a Grammar. If there is a trace,
-  /// it also gets what the edit has kept, and the state after the row's text. States are numbered as they are
-  /// met.
+  /// Returns `edit`, which keeps only the tokens that `language`, a Regex or a Grammar, allows. If there is a
+  /// trace, the returned edit also writes the kept tokens and the state after the row's text to it. States
+  /// are numbered in the order in which they occur.
   template <typename Language>
   EditRow traced(const Language& language, EditRow edit) const {
     if (!trace_) return edit;
-    struct Shared {  // by all rows
+    struct Shared {  // shared by all rows
       Language language;
       std::map<typename Language::States, int> numbers = {};
     };
@@ -112,8 +113,8 @@ class Output {
   Form form_;
   TraceFile* trace_;
   Transcript transcript_;
-  Terminal terminal_;                // silent for JSON
-  std::vector<TextStream> growing_;  // the last sequences of the transcript, which grow together now
+  Terminal terminal_;                // prints nothing for JSON
+  std::vector<TextStream> growing_;  // the last sequences of the transcript, which are decoded together now
   Clock::time_point start_;
 };
 

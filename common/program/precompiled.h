@@ -1,5 +1,5 @@
-// Headers that most programs of the steps include, compiled once for all of them. No lesson may be in here: a
-// step includes the files of its own folder instead of the finished ones.
+// Headers that most programs of the steps include, compiled once for all of them. Files of lessons must not
+// be in here: a step includes the files of its own folder instead of the finished ones.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

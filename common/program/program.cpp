@@ -54,18 +54,19 @@ struct Program::Impl {
   bool warns_of_long_prompts = false;
   std::function<bool()> takes_generation = [] { return false; };
   std::string generation_file;
-  std::optional<GenerationConfig> generation;  // what was taken of it, and what was not
+  std::optional<GenerationConfig> generation;  // the settings that were used, and those that were not
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   SingleRank single_rank;
   std::unique_ptr<Ranks> own_ranks;
   Ranks* ranks = &single_rank;
-  // Its end may wait for other ranks: it comes after an error is reported, and before theirs.
+  // Its destructor may wait for other ranks, so it must run after an error is reported and before the ranks
+  // end.
   std::shared_ptr<Device> used_device;
   Split split = Split::kMatrices;
-  bool complete = true;  // whether everything that was requested could be done
+  bool complete = true;  // whether no request was rejected
 
-  /// The options of a chat begin with what the model's authors recommend.
+  /// Sets the defaults of a chat's options to the recommendations of the model's authors.
   void set_defaults() {
     if (!takes_generation()) return;
     if (!generation_file.empty()) {
@@ -76,12 +77,12 @@ struct Program::Impl {
     try {
       folder = find_model(model);
     } catch (const Error&) {
-      return;  // an error to report later, or a --help without a model
+      return;  // reported later, unless --help needs no model
     }
     generation = set_chat_defaults(command_line, generation_config_of(folder));
   }
 
-  /// What a person should know about the recommendations for this model. A server reports for itself.
+  /// Reports which recommendations for this model are used. Servers report their own.
   void report_recommendations(const std::filesystem::path& folder) {
     if (!generation) {
       generation = generation_config_of(folder);
@@ -90,7 +91,7 @@ struct Program::Impl {
     report_generation_config(*generation, "; options override it");
   }
 
-  /// The prompts of --requests that can be continued.
+  /// The prompts of the accepted requests in --requests.
   Prompts requested(const Tokenizer& tokenizer, const ModelConfig& config) {
     RequestTexts requests = read_requests(request_file, tokenizer, config, take_request);
     complete = requests.complete;
@@ -122,7 +123,7 @@ struct Program::Impl {
     return encode && !text.empty() ? encode(text, tokenizer, folder) : prompt_tokens(text, tokenizer, config);
   }
 
-  /// Checks of --trace that need no model.
+  /// Checks the options of --trace, as far as that needs no model.
   void check_trace() const {
     if (command_line.has("--trace") && ranks->size() > 1) {
       throw UsageError("--trace needs one process, which computes all heads, not {} ranks", ranks->size());
@@ -135,8 +136,8 @@ struct Program::Impl {
     }
   }
 
-  /// The facts about the model, with the run's context. A cache is allocated for a whole context, and current
-  /// models have one that few texts need and few machines can hold.
+  /// Reads the model's configuration and limits its context. A cache is allocated for a whole context, and
+  /// current models have a context that few texts need and few machines can hold.
   ModelConfig read_limited_config(const std::filesystem::path& folder) const {
     ModelConfig config = read_config(folder);
     if (context.value_or(1) > config.n_positions) {
@@ -160,8 +161,8 @@ struct Program::Impl {
     return loaded;
   }
 
-  /// The way out of an error. All ranks make most errors alike; rank 0 has a second to report it for
-  /// all.
+  /// Reports an error and ends. Most errors occur on all ranks alike, so the other ranks give rank 0 a second
+  /// to report it for all.
   int fail(const std::string& message, int status) const {
     if (ranks->rank() > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1300));
@@ -180,7 +181,7 @@ struct Program::Impl {
       throw UsageError("--draft-model needs one process, but mpirun has started {}", ranks->size());
     program.before_loading(config, {});
     NamedModel named{model, load(folder, config)};
-    // A broken model ends the program here, not at the first request.
+    // So that a broken model ends the program here, not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     if (generation) report_recommendations(folder);
     const Tokenizer tokenizer = load_tokenizer(folder, named.model.config());
@@ -368,7 +369,7 @@ int Program::run(int argc, char** argv, std::unique_ptr<Ranks> ranks, const Serv
 int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {
   try {
     const auto help = impl_->command_line.parse(argc, argv, [&] { impl_->set_defaults(); });
-    // Otherwise this rank would end, and the others wait for it.
+    // Otherwise this rank would end while the others wait for it.
     if (const auto other = impl_->ranks->first_mismatch(help ? 1 : 0)) {
       throw UsageError(
           "rank {} has another --help than rank 0, where it is {}; all ranks need the same options", *other,

@@ -16,7 +16,8 @@
 namespace staircase {
 namespace {
 
-/// Options that may differ between machines: a path, whose files are compared, and how to compute.
+/// Whether an option may differ between machines: paths, because the files themselves are compared, and
+/// options that select how to compute.
 bool is_of_machine(const std::string& option) {
   constexpr std::string_view kNames[] = {"--model", "--draft-model", "--device", "--threads"};
   return std::ranges::count(kNames, option) > 0;

@@ -1,4 +1,4 @@
-// What must hold before ranks compute one model together.
+// Checks that ranks run before they compute one model together.
 #pragma once
 
 #include "common/base/options.h"
@@ -6,11 +6,12 @@
 
 namespace staircase {
 
-/// Throws UsageError if mpirun has started copies of a program that does not connect them: each would print
-/// the same.
+/// Throws UsageError if mpirun has started several copies of a program that does not connect them: every copy
+/// would print the same output.
 void check_connected(const Ranks& ranks);
 
-/// Throws Error if a rank has another program or other options than rank 0: all must take the same decisions.
+/// Throws Error if a rank runs another program than rank 0 or has other options: all ranks must make the same
+/// decisions.
 void check_equal_start(Ranks& ranks, const OptionTexts& options);
 
 }  // namespace staircase

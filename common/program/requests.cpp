@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// A value as it would be typed.
+/// A value as a person would type it.
 std::string typed(const json& value) {
   if (value.is_string()) return value;
   if (!value.is_array()) return value.dump();

@@ -14,12 +14,13 @@
 
 namespace staircase {
 
-/// A prompt in tokens. An empty one is the end-of-text token: in training, it separated two texts, so the
-/// model begins a new one after it.
+/// Turns a prompt into tokens. An empty prompt becomes the end-of-text token: in training, this token
+/// separated two texts, so the model begins a new text after it.
 std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer,
                                const ModelConfig& config);
 
-/// One line. A step reads the options that it knows by their keys; afterwards every other key is an error.
+/// One line of a file of requests. A step reads its options by their keys; afterwards, `end` rejects every
+/// other key.
 class RequestLine : public OptionSink {
  public:
   /// Throws Error unless `text` is a JSON object with a "prompt".
@@ -28,23 +29,24 @@ class RequestLine : public OptionSink {
 
   const std::string& prompt() const { return prompt_; }
 
-  /// The prompt in tokens, for a model of that configuration: the request must fit into it.
+  /// The tokens of the prompt, and the configuration of the model: the request must fit into its context.
   const std::vector<int>& tokens() const { return tokens_; }
   const ModelConfig& config() const { return config_; }
 
-  /// When the request arrives, in seconds from the start: 0 unless the line sets it, at most a day.
-  /// Throws Error for another value.
+  /// When the request arrives, in seconds from the start: from 0, the default, to one day. Throws Error for
+  /// any other value.
   double arrival();
 
-  /// --top-k is the key top_k. Sets the value to the line's value for the key, if there is one; null counts
-  /// as missing. A list of texts may also be a single text. Throws Error for a value of another type.
+  /// Reads an option; the key of --top-k is top_k. If the line has the key, sets the variable to its value;
+  /// null counts as missing. A single text also counts as a list of one text. Throws Error for a value of
+  /// another type.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Throws Error for a key that no option has, and for values that break a rule.
+  /// Throws Error for a key that belongs to no option, and for values that break a rule.
   void end() const;
 
-  /// The options that the line itself sets, as they would be typed on the command line: a flag is true or
-  /// false, and an option that is off is "".
+  /// The options that the line itself sets, as a person would type them on the command line. A flag is true
+  /// or false, and an option that is off is "".
   const OptionTexts& options() const { return options_; }
 
  private:
@@ -56,8 +58,8 @@ class RequestLine : public OptionSink {
   OptionTexts options_;
 };
 
-/// Throws UsageError for a text that may need more than `positions`; its newest token needs none. If no new
-/// tokens are requested, the prompt is not computed.
+/// Throws UsageError for a sequence that may need more than `positions`. Its newest token needs no position.
+/// A request for no new tokens always fits, because its prompt is not computed.
 void check_fits(std::size_t prompt_tokens, int max_new_tokens, std::size_t positions);
 
 }  // namespace staircase

@@ -23,7 +23,7 @@ constexpr std::string_view kMagic = "staircase chat ";
 constexpr char kVersion = '1';
 constexpr std::size_t kAlignment = 16;
 
-/// The checksums are right, but another program wrote the file.
+/// Thrown if the checksums are right but the contents are not a session's: another program wrote the file.
 struct Unexpected {};
 
 std::size_t padded(std::size_t size) {
@@ -34,7 +34,7 @@ std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t size, std
   return xxh64(bytes, size + (number << 40));
 }
 
-/// Values as bytes: numbers take 8, and texts come after their length.
+/// Packs values into bytes: a number takes 8 bytes, and a text follows its length.
 class Packer {
  public:
   void number(std::uint64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -59,7 +59,7 @@ class Packer {
   std::string bytes_;
 };
 
-/// The reverse. Throws Unexpected for what a Packer does not write.
+/// Unpacks the bytes of a Packer. Throws Unexpected for bytes that a Packer does not write.
 class Unpacker {
  public:
   explicit Unpacker(std::span<const std::byte> bytes)
@@ -70,7 +70,7 @@ class Unpacker {
     std::memcpy(&value, cut(sizeof value).data(), sizeof value);
     return value;
   }
-  /// One that is at most `most`.
+  /// A number that must not exceed `most`.
   std::uint64_t number(std::uint64_t most) {
     const std::uint64_t value = number();
     if (value > most) throw Unexpected();
@@ -106,10 +106,10 @@ class Unpacker {
   std::string_view rest_;
 };
 
-/// Options come with their names, and the other values are words and hashes.
+/// The traits of a session. Options have their names and values; the other values are words and hashes.
 std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate* chat_template) {
   const std::uint64_t weights = fingerprint(model.path(), Checkpoint::open(model.path()), DType::kFloat32,
-                                            9);  // --dtype is a trait of its own
+                                            9);  // --dtype is a separate trait
   std::vector<SessionTrait> traits{{"program", chat_template != nullptr ? "a chat" : "a server"},
                                    {"model", fmt::format("{:016x}", weights)},
                                    {"--dtype", std::string(to_string(model.dtype()))},
@@ -118,7 +118,7 @@ std::vector<SessionTrait> traits_of(const Model& model, const ChatTemplate* chat
     const std::uint64_t source = xxh64(std::as_bytes(std::span(chat_template->source())));
     traits.push_back({"chat template", fmt::format("{:016x}", source)});
   }
-  // It decides which layers keep only a window.
+  // The context decides which layers keep only a window.
   if (!model.config().windows.empty())
     traits.push_back({"--context", fmt::format("{}", model.config().n_positions)});
   return traits;
@@ -130,7 +130,7 @@ std::string packed(const std::vector<SessionTrait>& traits) {
   return packer.take();
 }
 
-/// Throws Error for another trait than one's own.
+/// Throws Error if a saved trait differs from this program's.
 void compare(const std::vector<SessionTrait>& traits, Unpacker saved, const std::string& file) {
   for (const auto& [name, value] : traits) {
     const std::string_view other = saved.text();
@@ -186,7 +186,7 @@ Session unpacked(Unpacker saved, int vocabulary) {
   return session;
 }
 
-/// Memory for the first `count` positions of `kept`, that is copied to and from the host in whole numbers.
+/// Memory for the first `count` positions of `kept`. The host copies it in units of 32-bit integers.
 Tensor compact(Device& device, const Tensor& kept, int count, Tensor& memory) {
   const Shape shape{1, kept.dim(1), count, kept.dim(3)};
   const auto words = static_cast<std::int64_t>(padded(bytes_of(kept.dtype(), shape)) / sizeof(std::int32_t));
@@ -194,8 +194,8 @@ Tensor compact(Device& device, const Tensor& kept, int count, Tensor& memory) {
   return memory.viewed_as(kept.dtype(), shape);
 }
 
-/// The first position of a text that is still in the layer of a cache which has held `held` of them. A layer
-/// with blocks is a ring here: each position has overwritten the one that a whole ring precedes it.
+/// The first position that a layer of a cache still holds after it has held `held` positions. A layer with
+/// blocks is a ring here: each position overwrites the position that is one ring older.
 int first_there(const KeysValues& layer, int held) {
   if (layer.blocks.size() == 0) return 0;
   return std::max(0, held - static_cast<int>(layer.keys.dim(0) * layer.keys.dim(2)));
@@ -205,7 +205,7 @@ int first_there(const KeysValues& layer, int held) {
 void copy(Device& device, const KeysValues& layer, Tensor kept, int first, Tensor compacted, bool to_cache) {
   const auto count = static_cast<int>(compacted.dim(2));
   const bool is_ring = layer.blocks.size() > 0;
-  const auto size = static_cast<int>(kept.dim(2)), n = static_cast<int>(kept.dim(0));  // of a block; blocks
+  const auto size = static_cast<int>(kept.dim(2)), n = static_cast<int>(kept.dim(0));  // block size; blocks
   for (int p = first; p < first + count;) {
     const int part = is_ring ? std::min(size - p % size, first + count - p) : count;
     Tensor memory = is_ring ? kept.rows(p / size % n, 1) : kept;
@@ -219,7 +219,7 @@ void copy(Device& device, const KeysValues& layer, Tensor kept, int first, Tenso
   }
 }
 
-/// Calls `write`, and throws Error if the system refuses it.
+/// Calls `write`, and throws Error if the operating system reports a fault.
 void writing(const std::string& name, const std::function<void()>& write) {
   try {
     write();
@@ -245,7 +245,7 @@ SessionPart SessionParts::header() const {
   const std::span<const std::byte> rest = file_.subspan(at_);
   SessionPart part{};
   if (rest.size() >= sizeof part) std::memcpy(&part, rest.data(), sizeof part);
-  // Padded, a size near 2^64 would be small.
+  // Padding would wrap a size near 2^64 to a small one.
   if (rest.size() < sizeof part || part.size > rest.size() || padded(part.size) > rest.size() - sizeof part) {
     throw Error(
         "{} is cut off after {} bytes, or was changed at byte {}; restore a copy of it, or choose "
@@ -279,7 +279,7 @@ void SessionParts::check() {
   while (header().size > 0) next();
   next();
   if (at_ == file_.size()) return;
-  throw Error("{} goes on after its end at byte {}; restore a copy of it, or choose another file", name_,
+  throw Error("{} continues after its end at byte {}; restore a copy of it, or choose another file", name_,
               at_);
 }
 
@@ -296,7 +296,7 @@ SessionReader::SessionReader(const std::filesystem::path& file, const std::vecto
     throw Error("{} has {} tokens, and the model sees at most {}; use a larger --context, or another file",
                 name_, session_.tokens.size(), most_tokens);
   }
-  // A page of a browser has one thread, too.
+  // With one thread, for example in a browser, checks everything at the end.
   const auto when = platform::processors() > 1 ? std::launch::async : std::launch::deferred;
   checked_ = std::async(when, [rest = parts_]() mutable { rest.check(); });
   if (session_.cached == 0) checked_.get();
@@ -393,7 +393,7 @@ SessionFile::SessionFile(const std::filesystem::path& file, const Model& model,
     lock += ".lock";
     part_ += ".part";
     lock_ = platform::FileLock::try_hold(lock);
-    // Of a program that was ended while it wrote.
+    // Left over from a program that ended while it was writing.
     if (lock_ != nullptr) std::filesystem::remove(part_);
   });
   if (lock_ == nullptr)

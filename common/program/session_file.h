@@ -1,5 +1,5 @@
-// A conversation in a file: all that its next answer depends on, keys and values included. A program that
-// reads it continues as if it had never ended. A server keeps its texts in the same way.
+// A conversation in a file: everything that its next answer depends on, including keys and values. A program
+// that reads the file continues as if it had never ended. A server stores its texts in the same way.
 #pragma once
 
 #include <cstddef>
@@ -23,38 +23,39 @@
 
 namespace staircase {
 
-/// What the next answer of a chat depends on besides keys and values, or the texts that a server keeps.
+/// Everything except keys and values that the next answer of a chat depends on; for a server, the texts that
+/// it keeps.
 struct Session {
-  std::vector<Message> messages = {};  ///< the whole conversation
-  std::vector<Message> dropped = {};   ///< the oldest of them, which the model does not see any more
+  std::vector<Message> messages = {};             ///< the whole conversation
+  std::vector<Message> dropped = {};              ///< the oldest of them, which the model no longer sees
   std::deque<KnownTokens::KnownText> known = {};  ///< texts that must keep their tokens
-  std::vector<int> tokens = {};                   ///< of the newest text
-  std::vector<int> firsts = {};  ///< of a server's known texts: the first position that the file has of each
-  int cached = 0;                ///< the first of them, whose keys and values follow in the file
-  int held = 0;       ///< the most that the cache has held since it was empty: rings lack the oldest of these
-  unsigned seed = 0;  ///< with which the random numbers began
-  std::mt19937 generator = {};  ///< those that come next
+  std::vector<int> tokens = {};                   ///< of the newest text, or of a server's known texts
+  std::vector<int> firsts = {};  ///< for each known text of a server, its first position in the file
+  int cached = 0;                ///< number of the first tokens, whose keys and values follow
+  int held = 0;                  ///< most positions in the cache since it was empty: rings lack the oldest
+  unsigned seed = 0;             ///< the seed of the random numbers
+  std::mt19937 generator = {};   ///< produces the next random numbers
 };
 
-/// What the keys and values depend on besides the tokens, and the tokens besides the messages.
+/// Something else that the session depends on, such as the model or a data type.
 struct SessionTrait {
   std::string name, value;
 };
 
-/// Precedes each part of a file. The first part holds the traits, the second one the session. The keys and
-/// the values of each layer follow, and an empty part at the end.
+/// The header of each part of a file. The first part holds the traits and the second part the session. The
+/// keys and the values of each layer follow, one part each. An empty part ends the file.
 struct SessionPart {
   std::uint64_t size;      ///< in bytes; zeros follow up to a multiple of 16
-  std::uint64_t checksum;  ///< XXH64 of bytes and zeros; its seed is the size + the number of the part · 2^40
+  std::uint64_t checksum;  ///< XXH64 of the bytes and zeros; the seed is size + part number · 2^40
 };
 
-/// The parts of a file from one on.
+/// Reads the parts of a file one by one.
 class SessionParts {
  public:
-  /// From the first part on. `name` is for messages.
+  /// Begins with the first part. `name` is for messages.
   SessionParts(std::span<const std::byte> file, std::string name);
 
-  /// What is read next. Throws Error unless the part ends in the file.
+  /// The header of the next part. Throws Error unless the part ends inside the file.
   SessionPart header() const;
 
   /// The bytes of the next part with its zeros, unchecked.
@@ -63,7 +64,8 @@ class SessionParts {
   /// The bytes of the next part. Throws Error if they were changed.
   std::span<const std::byte> next();
 
-  /// Goes to the end, which must be that of the file, too. Throws Error if a part was changed.
+  /// Checks all remaining parts. Throws Error if a part was changed, or if the file continues after the last
+  /// part.
   void check();
 
  private:
@@ -73,18 +75,18 @@ class SessionParts {
   std::uint64_t number_ = 0;
 };
 
-/// Reads a session, in the order in which it was written. All that is wrong with the file throws Error with
-/// one sentence.
+/// Reads a session in the order in which it was written. Any fault in the file throws Error with one
+/// sentence.
 class SessionReader {
  public:
   const Session& session() const { return session_; }
 
-  /// The keys and values of the next layer, for the first session().cached positions of a row of a cache:
-  /// [1, n_kv_head, capacity, size] each, or a ring of blocks. The cache must not be used before the last
-  /// layer is there: the checksums are computed meanwhile, on another thread.
+  /// Reads the keys and values of the next layer into the first session().cached positions of a row of a
+  /// cache: [1, n_kv_head, capacity, size] each, or a ring of blocks. Another thread computes the checksums
+  /// meanwhile, so the cache must not be used before the last layer has been read.
   void get(Device& device, const KeysValues& layer);
 
-  /// The same for the first `positions` of them.
+  /// Reads only the first `positions` positions of the next layer.
   void get(Device& device, const KeysValues& layer, int positions);
 
  private:
@@ -97,23 +99,23 @@ class SessionReader {
   std::string name_;
   MappedFile file_;
   SessionParts parts_;
-  std::future<void> checked_;  // throws what is wrong with any part
-  Tensor memory_;              // of a tensor, on the device
+  std::future<void> checked_;  // throws if any part is wrong
+  Tensor memory_;              // for one tensor, on the device
   Session session_;
 };
 
-/// Writes a session. The file is what it was before until `finish` has returned.
+/// Writes a session. The old file remains until `finish` has returned.
 class SessionWriter {
  public:
-  /// Appends the first session.cached positions of a row of a cache: [1, n_kv_head, capacity, size] each. Of
-  /// a ring of blocks, [blocks, n_kv_head, block size, size] each, appends those of them that are still
-  /// there.
+  /// Appends the next layer's keys and values at the first session.cached positions of a row of a cache: [1,
+  /// n_kv_head, capacity, size] each. From a ring of blocks, [blocks, n_kv_head, block size, size] each,
+  /// appends only the positions that it still holds.
   void put(Device& device, const KeysValues& layer);
 
-  /// The same for the first `positions` of them.
+  /// Appends only the first `positions` positions of the next layer.
   void put(Device& device, const KeysValues& layer, int positions);
 
-  /// Throws Error if that fails.
+  /// Completes the file and replaces the old one. Throws Error if that fails.
   void finish();
 
  private:
@@ -121,7 +123,7 @@ class SessionWriter {
   SessionWriter(const std::filesystem::path& file, const std::filesystem::path& part,
                 const std::vector<SessionTrait>& traits, const Session& session);
 
-  /// `padded` has room for the zeros.
+  /// Writes a part of `size` bytes. `padded` also has room for the zeros.
   void put(std::span<std::byte> padded, std::size_t size);
   void put(std::string bytes);
 
@@ -129,24 +131,26 @@ class SessionWriter {
   int cached_, held_;
   std::optional<platform::Replacement> out_;
   std::uint64_t number_ = 0;
-  Tensor memory_;                  // of a tensor, on the device
-  std::vector<std::byte> buffer_;  // of a tensor, on the host
+  Tensor memory_;                  // for one tensor, on the device
+  std::vector<std::byte> buffer_;  // for one tensor, on the host
 };
 
-/// A session's file, which no other program can use at the same time.
+/// The file of a session. No other program can use it at the same time.
 class SessionFile {
  public:
-  /// The file need not be there yet. Throws Error if another program uses it, and if it could not be written.
+  /// Opens the file of a chat, which need not exist yet. Throws Error if another program uses the file, or if
+  /// it could not be written.
   SessionFile(const std::filesystem::path& file, const Model& model, const ChatTemplate& chat_template);
 
-  /// Of a server, whose session is that of many texts: together they may be longer than the context.
+  /// Opens the file of a server. Its session holds many texts, which together may be longer than the context.
   SessionFile(const std::filesystem::path& file, const Model& model);
 
-  /// Nothing if there is no file. Throws Error for one that is no session, is damaged, belongs to another
-  /// model, template or type, or has more tokens than the model's context.
+  /// Reads the session; nothing if there is no file. Throws Error for a file that is not a session, is
+  /// damaged, belongs to another model, template or data type, or has more tokens than the model's context.
   std::optional<SessionReader> read() const;
 
-  /// Begins to write the session: keys and values follow. Throws Error if that is impossible.
+  /// Begins to write the session; the caller then adds keys and values. Throws Error if the file cannot be
+  /// written.
   SessionWriter write(const Session& session) const;
 
  private:

@@ -24,7 +24,7 @@ std::string to_string(const Statistics& s) {
   }
   line += fmt::format("; weights {}, activations {}, cache {}", mebibytes(s.weight_bytes),
                       mebibytes(s.activation_bytes), mebibytes(s.cache.bytes));
-  // Only a cache that reallocated or copied has more to report.
+  // Reports more only for a cache that has copied.
   if (s.cache.copied > 0) {
     line +=
         fmt::format(" ({} allocated, {} copied)", mebibytes(s.cache.allocated), mebibytes(s.cache.copied));

@@ -10,7 +10,7 @@
 namespace staircase {
 namespace {
 
-/// A bar of up to 40 characters, in eighths of one.
+/// A bar of up to 40 characters, in eighths of a character.
 std::string bar(float probability) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const auto eighths = static_cast<int>(std::lround(probability * 40 * 8));
@@ -19,7 +19,7 @@ std::string bar(float probability) {
   return line + kEighths[eighths % 8];
 }
 
-/// The colour of a token from there, so a person sees how the draft model does.
+/// The colour for a token's origin, so that a person sees how many drafted tokens are accepted.
 std::string colour_of(Origin origin) {
   switch (origin) {
     case Origin::kModel:
@@ -52,7 +52,8 @@ void Terminal::begin(std::size_t count) {
   first_ = static_cast<int>(transcript_.sequences.size() - count) + 1;
 }
 
-/// No text is printed while it grows if annotations between its tokens would break it up.
+/// Whether the text is printed while it grows. Details between its tokens would break it up, so such a text
+/// waits.
 bool Terminal::streams(const Sequence& sequence) const {
   return sequence.number == first_ && sequence.candidates.empty() && sequence.tokens_with_logprobs.empty();
 }

@@ -1,4 +1,4 @@
-// A run as text: the new tokens on standard output as they are chosen, requested details about them on
+// Shows a run as text: the new tokens on standard output as they are chosen, and requested details on
 // standard error.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-/// A line for each candidate of the token, with its probability as a bar; > marks the chosen one.
+/// One line for each candidate of the token, with its probability as a bar; > marks the chosen candidate.
 std::string candidate_lines(const Tokenizer& tokenizer, const Token& token);
 
 /// Shows a transcript as it grows. Throws Error if standard output accepts no more text.
@@ -21,8 +21,8 @@ class Terminal {
   /// Numbers the sequences if there are several.
   void expect(int sequences) { expected_ = sequences; }
 
-  /// The following calls are about the last `count` sequences of the transcript, which grow together. Only
-  /// the first of them can be printed while it grows.
+  /// The following calls concern the last `count` sequences of the transcript, which are decoded together.
+  /// Only the first of them can be printed while it grows.
   void begin(std::size_t count);
 
   /// Prints the details of a token, if requested.
@@ -34,7 +34,7 @@ class Terminal {
   /// Adds text to the end of the sequence.
   void add_text(const Sequence& sequence, const std::string& text, Origin origin);
 
-  /// The sequence is complete: prints what was not printed while it grew.
+  /// Ends a sequence: prints the text that was not printed while it grew.
   void end(const Sequence& sequence);
 
   /// Ends the last line.
@@ -50,9 +50,9 @@ class Terminal {
   const Transcript& transcript_;
   const Tokenizer& tokenizer_;
   int expected_ = 1;
-  std::size_t together_ = 1;  // sequences that grow together now
-  int first_ = 1;             // the number of the first of them
-  int heads_ = 0;             // number of sequences whose number and prompt are printed
+  std::size_t together_ = 1;  // number of sequences that are decoded together now
+  int first_ = 1;             // the number of the first of these sequences
+  int heads_ = 0;             // sequences whose number and prompt have been printed
 };
 
 }  // namespace staircase

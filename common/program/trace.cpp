@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// How each trace begins.
+/// The beginning of every trace.
 constexpr std::string_view kStart = R"({"event":"start",)";
 
 const char* name(Origin origin) {
@@ -41,14 +41,14 @@ const char* name(Origin origin) {
   return "";
 }
 
-/// The text of each token on its own.
+/// The text of each token by itself.
 Json vocabulary(const Tokenizer& tokenizer, int size) {
   Json texts = Json::array();
   for (int id = 0; id < size; ++id) texts.push_back(tokenizer.decode({&id, 1}));
   return texts;
 }
 
-/// The row of these keys, [n_rows, n_kv_head, capacity, head_size], that the view is, if it is one.
+/// The row of `keys`, [n_rows, n_kv_head, capacity, head_size], that `view` is part of; nothing if it is not.
 std::optional<std::int64_t> row_of(const Tensor& view, const Tensor& keys) {
   if (keys.size() == 0) return {};
   const auto address = [](const Tensor& tensor) {
@@ -66,13 +66,13 @@ Json object(const OptionTexts& options) {
   return values;
 }
 
-/// The event as a line; invalid UTF-8 in a command line becomes �.
+/// An event as one line; invalid UTF-8 from a command line becomes �.
 std::string line(const Json& event) {
   return event.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Whether a trace can replace the file without loss. A terminal, or anything else that is not a file, loses
-/// nothing.
+/// Whether a trace may replace the file: an old trace, an empty file, or anything other than a regular file,
+/// such as a terminal.
 bool may_be_overwritten(const std::string& file) {
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(file, unknown)) return true;
@@ -82,7 +82,7 @@ bool may_be_overwritten(const std::string& file) {
   return is_trace || std::filesystem::file_size(file, unknown) == 0;
 }
 
-/// The blocks of the batch's rows after a pass; nothing for a cache that pages none.
+/// The blocks of the batch's rows after a pass; nothing for a cache without blocks.
 std::vector<std::vector<int>> blocks_of(const ForwardPass& pass) {
   if (pass.cache.layer(0).blocks.size() == 0) return {};
   std::vector<std::vector<int>> rows;
@@ -91,7 +91,7 @@ std::vector<std::vector<int>> blocks_of(const ForwardPass& pass) {
   return rows;
 }
 
-/// The attention of one row, as a line.
+/// The attention of one row as one line, from new token `first` on.
 std::string attention_line(std::size_t row, const AttentionWeights& attention, std::size_t first) {
   std::string weights;
   for (std::size_t i = first; i < attention.rows.size(); ++i) {
@@ -101,7 +101,7 @@ std::string attention_line(std::size_t row, const AttentionWeights& attention, s
                      fmt::join(attention.tokens, ","), weights);
 }
 
-/// The whole number in `text` if it is from 0 to `end` - 1.
+/// The whole number in `text` if it lies from 0 to `end` - 1.
 std::optional<int> number_below(int end, std::string_view text) {
   int number = -1;
   const char* const last = text.data() + text.size();
@@ -150,8 +150,8 @@ void TraceFile::start(const OptionTexts& options, const ModelConfig& config, con
 }
 
 std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
-  std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the pass before
-  std::vector<std::vector<int>> blocks;          // of each row, as the newest event shows them
+  std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the previous pass
+  std::vector<std::vector<int>> blocks;          // the blocks of each row, as the newest event shows them
   return [this, model, seen, blocks](const ForwardPass& pass) mutable {
     const Tensor& keys = caches_[model] = pass.cache.layer(0).keys;
     Json rows = Json::array();
@@ -175,11 +175,11 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
     }
     const auto all = static_cast<std::size_t>(std::reduce(pass.counts.begin(), pass.counts.end()));
     const std::size_t vocab_size = pass.logits.size() / all;
-    std::size_t first = 0;  // of the sequence's rows
+    std::size_t first = 0;  // the first row of logits of the sequence
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       const std::size_t length = pass.sequences[r].size(), count = static_cast<std::size_t>(pass.counts[r]);
       for (std::size_t i = 0; i < count && length > 0; ++i) {
-        // Formatted by fmt, since a float has fewer digits than the double that JSON would make of it.
+        // fmt formats the numbers: a float needs fewer digits than the double that JSON would convert it to.
         write(fmt::format(R"({{"event":"logits","row":{},"position":{},"logits":[{}]}})", r,
                           static_cast<std::size_t>(pass.starts[r]) + length - count + i,
                           fmt::join(pass.logits.subspan((first + i) * vocab_size, vocab_size), ",")));
@@ -190,7 +190,7 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
       const AttentionWeights& attention = pass.attention[r];
       if (attention.rows.empty()) continue;
       const std::vector<int> before = std::exchange(seen[r], attention.tokens);
-      // A pass without a cache begins with what the previous one has shown.
+      // A pass without a cache repeats what the previous pass has shown, so that part is left out.
       const auto shown = std::ranges::mismatch(attention.tokens, before).in1 - attention.tokens.begin();
       const std::ptrdiff_t first = pass.starts[r] > 0 ? 0 : std::min(shown, std::ssize(attention.rows) - 1);
       write(attention_line(r, attention, static_cast<std::size_t>(first)));

@@ -1,4 +1,4 @@
-// The results of a run so far: a terminal and a JSON object show them in their own ways.
+// The results of a run so far, which a terminal and a JSON object show in different forms.
 #pragma once
 
 #include <map>
@@ -14,18 +14,18 @@ namespace staircase {
 
 /// One continuation.
 struct Sequence {
-  int number;  ///< from 1, in the order in which they began
-  int prompt;  ///< which prompt it continues, from 0
+  int number;  ///< from 1, in the order in which sequences began
+  int prompt;  ///< the number of the prompt that it continues, from 0
   std::vector<int> token_ids = {};
-  std::string text = {};                                ///< the complete characters
-  std::vector<std::vector<Candidate>> candidates = {};  ///< of each token, if requested
-  std::vector<Token> tokens_with_logprobs = {};         ///< the same
+  std::string text = {};                                ///< all complete characters
+  std::vector<std::vector<Candidate>> candidates = {};  ///< the candidates of each token, if requested
+  std::vector<Token> tokens_with_logprobs = {};         ///< the log-probabilities of each token, if requested
   FinishReason finish_reason = FinishReason::kLength;
-  std::optional<double> score = {};         ///< by which a search ranks it
-  Clock::time_point first = {}, last = {};  ///< when these tokens were chosen
+  std::optional<double> score = {};         ///< the score by which a search ranks the sequence
+  Clock::time_point first = {}, last = {};  ///< when the first and the last token were chosen
 };
 
-/// A prompt to show.
+/// A prompt to show with its log-probabilities.
 struct Echo {
   std::vector<Token> tokens;
   std::optional<double> perplexity;

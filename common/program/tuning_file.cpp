@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr const char* kVariable = "STAIRCASE_TUNING";
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4};
 
-/// "nvidia-h200", of "NVIDIA H200"
+/// The card's name for a file name: "nvidia-h200" for "NVIDIA H200".
 std::string in_file_name(const std::string& card) {
   std::string name;
   for (const char c : card) {
@@ -31,7 +31,7 @@ std::string in_file_name(const std::string& card) {
   return name.ends_with('-') ? name.substr(0, name.size() - 1) : name;
 }
 
-/// The whole number under that key, at least `least`. Throws Error for anything else.
+/// The whole number under `key`, which must be at least `least`. Throws Error for anything else.
 int number(const json& product, const char* key, int least, const std::string& file) {
   const auto found = product.find(key);
   if (found == product.end()) throw Error("{}: a product has no {}", file, quote(key));
@@ -52,7 +52,7 @@ cuda::ProductShape read_shape(const json& product, const std::string& file) {
   const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                  [&](DType each) { return dtype == std::string(to_string(each)); });
   if (type == std::end(kTypes))
-    throw Error("{}: \"dtype\" is {}, which is no type of weights", file, shown(dtype));
+    throw Error("{}: \"dtype\" is {}, which is not a type of weights", file, shown(dtype));
   if (!gated.is_boolean())
     throw Error("{}: \"gated\" is {}, but it must be true or false", file, shown(gated));
   shape.dtype = *type;
@@ -81,7 +81,7 @@ cuda::Tuning read_tuning(std::string_view text, const std::string& card, const s
   const json table = parse_json_object(text, file);
   const json of_card = table.value("card", json()), products = table.value("products", json());
   if (!of_card.is_string() || !products.is_array())
-    throw Error("{} is no table of a GPU: it needs \"card\", a name, and \"products\", a list", file);
+    throw Error("{} is not the table of a GPU: it needs \"card\", a name, and \"products\", a list", file);
   if (of_card != card) throw Error("{} is for {}, but this is {}", file, shown(of_card), quote(card));
   cuda::Tuning tuning;
   for (const json& product : products) {
@@ -123,8 +123,7 @@ void use_tuning(Device& device) {
     device.use(read_tuning(read_text_file(file), card, file.string()));
   } catch (const std::exception& error) {
     if (is_named) throw Error("{}: {}", kVariable, error.what());
-    warn("{}; tools/gpu-check --tune measures this GPU, and until then its kernels are those without a table",
-         error.what());
+    warn("{}; the default kernels run until tools/gpu-check --tune has measured this GPU", error.what());
   }
 }
 

@@ -174,7 +174,7 @@ TEST_CASE("/save and /load keep a conversation in a file") {
   const std::string file = (folder.path() / "talk.json").string();
   Talk talk("Sei kurz: \xf0\x9f\xa6\x8a \"\n");
   talk.session.take("Who are you?");
-  CHECK(begins_with(talk.note("/save " + file), "3 messages are in "));
+  CHECK(begins_with(talk.note("/save " + file), "Saved 3 messages in "));
   Talk other;
   CHECK(other.note("/load " + file) == "The conversation has 3 messages.");
   CHECK(other.session.messages() == talk.session.messages());
@@ -214,9 +214,9 @@ TEST_CASE("/save overwrites no other file, and /load refuses a file that is not 
        {"dear diary", "{}", "[1]", R"([{"role": "user"}])", R"([{"role": 1, "content": "a"}])",
         R"([{"role": "user", "content": null}])"}) {
     std::ofstream(file) << content;
-    CHECK(contains(talk.note("/save " + file), " is no conversation: it needs a list of "));
+    CHECK(contains(talk.note("/save " + file), " is not a conversation: it needs a list of "));
     CHECK(read_text_file(file) == content);
-    CHECK(contains(talk.note("/load " + file), " is no conversation: it needs a list of "));
+    CHECK(contains(talk.note("/load " + file), " is not a conversation: it needs a list of "));
   }
   std::ofstream(file) << R"([{"role": "boss", "content": "a"}])";
   CHECK(talk.note("/load " + file).find("a role is boss; it must be system, user or assistant") !=
@@ -338,7 +338,7 @@ TEST_CASE("a command that stands alone refuses what comes after it") {
 TEST_CASE("~ is the own home folder, and no other") {
   Talk talk;
   for (const std::string name : {"~other/talk.json", "~~", "~1"}) {
-    CHECK(talk.note("/load " + name).find("only your own ~/ has a meaning here") != std::string::npos);
+    CHECK(talk.note("/load " + name).find("only your own ~/ is supported") != std::string::npos);
   }
   CHECK(talk.note("/load ~/no/talk.json").find("does not exist") != std::string::npos);
   CHECK(talk.note("/load ~").find("is a folder") != std::string::npos);

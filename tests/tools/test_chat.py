@@ -88,7 +88,7 @@ class AtATerminal(Limited):
         """The conversation, as the program saves it."""
         file = self.folder / "talk.json"
         terminal.type(f"/save {file}\r")
-        terminal.wait_for("messages are in")
+        terminal.wait_for("messages in ")
         return json.loads(file.read_text())
 
     def test_a_question_gets_its_answer_and_ctrl_d_leaves(self):

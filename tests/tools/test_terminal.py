@@ -144,7 +144,7 @@ class Stories(Limited):
     def messages(self, terminal):
         file = self.folder / "talk.json"
         terminal.type(f"/save {file}\r")
-        terminal.until("messages are in")
+        terminal.until("messages in ")
         return [(message["role"], message["content"]) for message in json.loads(file.read_text())]
 
     def questions(self, terminal):
@@ -320,7 +320,7 @@ class Stories(Limited):
         terminal.type("/save ")
         terminal.paste(str(self.folder / "a.json"))
         terminal.type("\r")
-        terminal.until("messages are in")
+        terminal.until("messages in ")
 
     def test_a_pasted_question_comes_back_from_the_history_as_a_question(self):
         terminal = self.open()
@@ -475,7 +475,7 @@ class Stories(Limited):
         terminal = self.open(HOME=str(self.folder))
         terminal.ask("Who?")
         terminal.type("/save ~/mine.json\r")
-        terminal.until("2 messages are in")
+        terminal.until("Saved 2 messages in")
         self.assertTrue((self.folder / "mine.json").is_file())
         terminal.type("/reset\r/load ~/mine.json\r")
         terminal.until("The conversation has 2 messages")
