@@ -1,4 +1,4 @@
-// Errors for people: one sentence that names the fault and what would be right.
+// Errors for people: one sentence that names the fault and the remedy.
 #pragma once
 
 #include <fmt/format.h>

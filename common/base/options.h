@@ -1,5 +1,6 @@
-// How a feature declares its options: their names, where their values go, which values are valid, what they
-// mean, and which ones exclude each other. A command line reads them, and so does a line of a request file.
+// A feature declares its options here: their names, the variables for their values, the valid values, the
+// help, and which options exclude each other. A command line reads them, and so does a line of a request
+// file.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ bool has_utf8() {
   for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
-    std::string letters;  // of UTF-8 or utf8
+    std::string letters;  // lower-case, without hyphens
     for (const char* c = value; *c != '\0'; ++c) {
       if (*c != '-') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
     }

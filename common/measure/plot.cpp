@@ -44,7 +44,7 @@ std::string script(const Plot& plot) {
       most = std::max(most, point.x);
     }
     text += "END_OF_SERIES\n";
-    const bool few = plot.series[i].points.size() <= 30;  // more markers would only hide the line
+    const bool few = plot.series[i].points.size() <= 30;  // more markers would hide the line
     curves += fmt::format("{}$series{} using 1:2 with {} linestyle {} title {}", i == 0 ? "" : ", ", i,
                           few ? "linespoints" : "lines", i + 1, quoted(plot.series[i].name));
     if (bars)
@@ -63,7 +63,7 @@ std::string script(const Plot& plot) {
   text +=
       "set border 3\nset tics nomirror\nset grid ytics linecolor rgb '#dddddd'\nset yrange [0:*]\n"
       "set offsets 0, 0, graph 0.05, 0\nset key outside right top\n";
-  // For a single x, gnuplot would make up a range, with a warning.
+  // For a single x, gnuplot would invent a range and print a warning.
   if (least == most) {
     text += fmt::format("set xrange [{}:{}]\nset xtics ('{}' {})\n", least - 1, least + 1, least, least);
   }

@@ -10,7 +10,7 @@ namespace staircase {
 struct PlotPoint {
   double x = 0.0;
   double y = 0.0;
-  double low = 0.0, high = 0.0;  ///< the ends of the error bar; none if they are equal
+  double low = 0.0, high = 0.0;  ///< the ends of the error bar; no bar if they are equal
 };
 
 /// One line of a plot.

@@ -74,7 +74,7 @@ struct ModelConfig {
     return windows.empty() ? kNoWindow : windows[static_cast<std::size_t>(layer)];
   }
 
-  /// Width of the keys, and of the values.
+  /// Width of the keys; the values are as wide.
   int key_width() const { return n_kv_head * head_size; }
 
   /// The type of keys and values in a cache if the weights have the type `weights`.

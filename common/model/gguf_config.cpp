@@ -329,7 +329,7 @@ GgufConfig gguf_config(const GgufFile& file) {
 std::vector<int> gguf_end_tokens(const GgufFile& file) {
   std::vector<int> ends;
   const auto add = [&](std::uint64_t token) {
-    if (token > std::numeric_limits<std::int32_t>::max()) return;  // how "none" is written
+    if (token > std::numeric_limits<std::int32_t>::max()) return;  // means "none"
     const int id = static_cast<int>(token);
     if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   };

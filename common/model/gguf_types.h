@@ -12,7 +12,7 @@ namespace staircase {
 struct GgufType {
   std::uint32_t id;        ///< the number in the file
   std::string_view name;   ///< "Q4_1"
-  std::int64_t block = 0;  ///< numbers in a block; 0 for a type that is known by name only
+  std::int64_t block = 0;  ///< numbers in a block; 0 if only the name of the type is known
   std::int64_t bytes = 0;  ///< bytes of a block
   /// Dequantizes `blocks` blocks, one after another.
   void (*to_floats)(const std::byte* stored, std::int64_t blocks, float* values) = nullptr;

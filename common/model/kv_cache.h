@@ -13,9 +13,9 @@ namespace staircase {
 
 /// How much memory a cache uses, in bytes.
 struct CacheUse {
-  std::size_t bytes = 0;      ///< held at the end
+  std::size_t bytes = 0;      ///< bytes held at the end
   std::size_t allocated = 0;  ///< allocated in total
-  std::size_t copied = 0;     ///< copied from one place to another
+  std::size_t copied = 0;     ///< bytes copied in total
 };
 
 inline CacheUse operator+(const CacheUse& a, const CacheUse& b) {

@@ -44,8 +44,8 @@ struct CacheShape {
   bool operator==(const CacheShape&) const = default;
 };
 
-/// Sends each pass of rank 0 to the others: its caches, by their numbers, and the blocks of all sequences.
-/// For each sequence it sends the new tokens and the number of positions that the cache holds before them.
+/// Sends each pass of rank 0 to the other ranks: the number of its cache, and the blocks and new tokens of
+/// each sequence. Also sends how many positions of each sequence the cache holds before them.
 class Leader {
  public:
   Leader(Model& model, Ranks& ranks) : model_(model), ranks_(ranks) {}

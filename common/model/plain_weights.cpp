@@ -54,7 +54,7 @@ std::string_view step_of(std::string_view family) {
   return "";
 }
 
-/// Throws for a model of another family.
+/// Throws Error for a model of another family.
 void check_family(std::string_view own, std::string_view family) {
   if (own == family) return;
   const std::string_view step = step_of(own);

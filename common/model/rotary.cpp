@@ -63,8 +63,8 @@ double original_context(const Settings& settings, const Settings& rope) {
   return place.find(original) ? place.positive(original) : settings.positive("max_position_embeddings");
 }
 
-/// YaRN's scaling (Peng et al. 2023, section 3). Like Llama 3.1's it slows the slow pairs by `factor` and
-/// keeps the fast ones, but between the two the speed changes evenly from pair to pair.
+/// YaRN's scaling (Peng et al. 2023, section 3). Like Llama 3.1's scaling, it slows the slow pairs by
+/// `factor` and keeps the fast ones. Between the two, the speed changes evenly from pair to pair.
 struct Yarn {
   Yarn(const Settings& settings, const Settings& rope, int size, double theta) {
     const double context = original_context(settings, rope);

@@ -28,7 +28,7 @@ class Settings {
   int integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const;
   bool boolean_or(const std::string& name, bool fallback) const;
 
-  /// A finite number above 0.
+  /// Both return a finite number above 0.
   double positive(const std::string& name) const;
   double positive_or(const std::string& name, double fallback) const;
 

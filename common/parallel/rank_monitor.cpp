@@ -147,7 +147,7 @@ void RankMonitor::watch() {
       if (has_signal() || ticks > kBeforeLeaving) std::_Exit(1);
     } else if (lost.empty()) {
       if (follows_ || ticks < kBeforeSaying) continue;
-      std::signal(SIGTERM, SIG_DFL);  // nothing is lost: a person ends the program
+      std::signal(SIGTERM, SIG_DFL);  // no rank is lost: a person ends the program
       std::raise(SIGTERM);
     } else if (ticks > kBeforeLeaving) {
       std::_Exit(1);

@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// The tokenizer in the file's metadata. Throws Error with one sentence for missing, broken or unsupported
-/// entries.
+/// Reads the tokenizer in the file's metadata. Throws Error with one sentence for missing, broken or
+/// unsupported entries.
 TokenizerDescription describe_gguf_tokenizer(const GgufFile& file);
 
 /// The chat template, if the file has one.

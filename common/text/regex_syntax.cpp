@@ -234,7 +234,7 @@ class Parser {
         return {{code, code}};
       }
     }
-    // A backslash before a letter or digit means something else than the character itself.
+    // A backslash before a letter or digit never means the character itself.
     if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) {
       fail("of the letters and digits after a backslash, only d, D, w, W, s, S, n, r and t are supported");
     }

@@ -18,7 +18,7 @@ class Spelling {
   /// The bytes that a piece of the vocabulary represents; nothing if the piece is not in this alphabet.
   virtual std::optional<std::string> bytes(std::string_view piece) const = 0;
 
-  /// Appends the tokens of the single bytes or characters of `text`.
+  /// Appends the tokens with which merging begins: one for each byte or character of `text`.
   virtual void spell(std::string_view text, std::vector<int>& tokens) const = 0;
 };
 

@@ -60,9 +60,9 @@ struct TokenizerDescription {
   std::vector<AddedToken> added;    ///< some may also be among the pieces, with the same id
   std::vector<Merge> merges;
   bool ignore_merges =
-      false;  ///< a piece of text that is in the vocabulary is that token, whatever the merges are
+      false;  ///< a piece of text that is in the vocabulary becomes that token without merging
   std::optional<int>
-      unknown;  ///< represents a byte that the vocabulary lacks; without it such a byte is dropped
+      unknown;  ///< the token for a byte that the vocabulary lacks; without it, the byte is dropped
   bool fuse_unknown = false;  ///< several unknown tokens in a row become one
 
   std::vector<Normalization> normalizations;

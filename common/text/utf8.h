@@ -1,4 +1,4 @@
-// Splits bytes into valid UTF-8 and the rest.
+// Separates valid UTF-8 from other bytes.
 #pragma once
 
 #include <cstddef>

@@ -884,8 +884,8 @@ Value reals(const std::string& sign, double a, double b) {
   if (sign == "*") return a * b;
   if (b == 0) throw Fault("divides by zero");
   if (sign == "/") return a / b;
-  // As in Python, the remainder has the sign of b, a zero too, and the quotient is the floor of the exact
-  // one.
+  // As in Python, the remainder has the sign of b, even if it is zero, and the quotient is the floor of the
+  // exact one.
   double rest = std::fmod(a, b);
   if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
   if (sign == "%") return rest == 0 ? std::copysign(0.0, b) : rest;

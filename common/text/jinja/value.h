@@ -131,39 +131,43 @@ struct Function {
   std::function<Value(Arguments)> call;
 };
 
-/// Throws Fault for a text whose next operations would escape others.
+/// Throws Fault for a text whose next operations would escape other texts (is_html).
 void require_plain(const Text& text, const std::string& use);
 
-/// Throws Fault for a value that is no key in Python, such as a list.
+/// Throws Fault for a value that cannot be a key in Python, such as a list.
 void require_hashable(const Value& key);
 
 Value make_list(std::vector<Value> items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_dict(Dict dict, Budget& budget);
 
-/// A value of the data: none of its strings is the template's own text. Throws Fault if it nests too deep.
+/// Converts the data of a template: none of its strings counts as the template's own text. Throws Fault if
+/// the value nests too deeply.
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 bool is_true(const Value& value);
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Of two numbers, two texts or two lists. Throws Fault for others.
+/// Whether a < b, for two numbers, two texts or two lists. Throws Fault for other values.
 bool less(const Value& a, const Value& b, Budget& budget);
 /// `a in b`.
 bool contains(const Value& container, const Value& value, Budget& budget);
 
-/// The elements for a loop: items, keys or characters. Throws Fault for a value that has none.
+/// The elements that a loop iterates over: items, keys or characters. Throws Fault for a value that cannot be
+/// iterated.
 std::vector<Value> elements(const Value& value, Budget& budget);
 std::size_t length(const Value& value);
 
-/// As Python's str(). All but texts become the data's.
+/// Converts a value like Python's str(). Only texts keep their origin; the text of any other value belongs to
+/// the data.
 Text to_text(const Value& value, Budget& budget);
 
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
-  std::optional<std::string> indent;  ///< of one level
+  std::optional<std::string> indent;  ///< the indent of one level
   std::string comma, colon;
 };
 
-/// As Python's json.dumps(). The text belongs to the data: no template turns JSON into special tokens.
+/// Writes JSON like Python's json.dumps(). The text belongs to the data, so JSON never becomes special
+/// tokens.
 Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace staircase::jinja
