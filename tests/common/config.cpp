@@ -524,7 +524,7 @@ TEST_CASE("Gemma's windows are those of all layers but each sixth, or of the lay
     CHECK(says(error_of("gemma3_text", "sliding_window_pattern", pattern), "sliding_window_pattern is ",
                "not an integer from 1"));
   }
-  CHECK(says(error_of("gemma3_text", "sliding_window", nullptr), "sliding_window is null", "needs a number"));
+  CHECK(says(error_of("gemma3_text", "sliding_window", nullptr), "sliding_window is null", "need its size"));
   for (const json& window : {json(0), json(-1), json(2.5), json("wide")})
     CHECK(says(error_of("gemma3_text", "sliding_window", window), "sliding_window is ", "from 1"));
   CHECK(says(error_of("gemma3_text", "layer_types", listed), "layer_types", "not a list of 2 types"));

@@ -122,7 +122,7 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
 TEST_CASE("the pointer that git leaves without git-lfs is named as one") {
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 9\n";
   CHECK(says(error_message([&] { parse_gguf(std::as_bytes(std::span(pointer)), "model.gguf"); }),
-             "model.gguf is only a pointer of git-lfs", "git lfs pull"));
+             "model.gguf is only a git-lfs pointer", "git lfs pull"));
 }
 
 TEST_CASE("another kind of file, another version and the other byte order are named") {

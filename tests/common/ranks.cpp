@@ -375,7 +375,7 @@ TEST_CASE("heads that OLMoE normalizes together are not shared between ranks, bu
     CHECK(says(error_message([&] {
                  Model::load(reference_folder("olmoe"), make_cpu_device(1), DType::kFloat32, ranks);
                }),
-               "config.json: olmoe normalizes the queries of all heads together", "whole blocks can"));
+               "config.json: olmoe normalizes the queries of all heads together", "split whole blocks"));
     CHECK(error_message([&] {
             Model::load(reference_folder("olmoe"), make_cpu_device(1), DType::kFloat32, ranks,
                         Split::kBlocks);

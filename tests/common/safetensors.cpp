@@ -100,7 +100,7 @@ TEST_CASE("an impossible header is an error") {
   CHECK(says(error(""), "weights.st", "0 bytes"));
   CHECK(says(error("1234567"), "weights.st", "7 bytes"));
   CHECK(says(error("version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 269060552\n"),
-             "weights.st", "only a pointer of git-lfs", "git lfs pull"));
+             "weights.st", "only a git-lfs pointer", "git lfs pull"));
   CHECK(says(error(with_length(1, "", "")), "weights.st", "1 bytes", "the limit of 0"));
   CHECK(says(error(with_length(3, "{}", "")), "weights.st", "3 bytes", "the limit of 2"));
   CHECK(says(error(with_length(~std::uint64_t{0}, "{}", "")), "weights.st", "18446744073709551615"));
@@ -192,10 +192,10 @@ TEST_CASE("bytes outside all tensors are an error that names them, as in the for
   const auto error = [](const std::string& a, const std::string& b) {
     return error_in(R"({"a":)" + entry("U8", "[4]", a) + R"(,"b":)" + entry("U8", "[4]", b) + "}", 12);
   };
-  CHECK(says(error("[4,8]", "[8,12]"), "weights.st", "no tensor has the bytes 0 to 4"));
-  CHECK(says(error("[0,4]", "[8,12]"), "weights.st", "no tensor has the bytes 4 to 8"));
-  CHECK(says(error("[4,8]", "[0,4]"), "weights.st", "no tensor has the bytes 8 to 12"));
-  CHECK(says(error_in("{}", 1), "no tensor has the bytes 0 to 1"));
+  CHECK(says(error("[4,8]", "[8,12]"), "weights.st", "bytes 0 to 4 of the data belong to no tensor"));
+  CHECK(says(error("[0,4]", "[8,12]"), "weights.st", "bytes 4 to 8 of the data belong to no tensor"));
+  CHECK(says(error("[4,8]", "[0,4]"), "weights.st", "bytes 8 to 12 of the data belong to no tensor"));
+  CHECK(says(error_in("{}", 1), "bytes 0 to 1 of the data belong to no tensor"));
 }
 
 TEST_CASE("metadata may be null, which means none") {

@@ -487,7 +487,7 @@ TEST_CASE("a folder without the files of a tokenizer is an error with the path")
     CHECK(says(error(), name + " cannot be read: Too many levels"));
     std::filesystem::remove(folder.path() / name);
     folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2\n");
-    CHECK(says(error(), name, "is only a pointer of git-lfs", "git lfs pull"));
+    CHECK(says(error(), name, "is only a git-lfs pointer", "git lfs pull"));
     std::filesystem::remove(folder.path() / name);
     std::filesystem::rename(folder.path() / "kept", folder.path() / "vocab.json");
   }
