@@ -37,7 +37,7 @@ std::vector<std::string> read_keys(const std::string& file) {
   return keys;
 }
 
-/// Compares in a time that depends only on the length of `given`: the time reveals nothing about the key
+/// Compares in a time that depends only on the length of `given`, so the time reveals nothing about the key
 /// (CWE-208).
 bool same_key(const std::string& key, std::string_view given) {
   unsigned difference = key.size() != given.size();
@@ -47,12 +47,12 @@ bool same_key(const std::string& key, std::string_view given) {
   return difference == 0;
 }
 
-/// Whether a Content-Type, which may have parameters, is JSON's.
+/// Whether a Content-Type is JSON, with or without parameters.
 bool is_json(std::string_view content_type) {
   return lower(trimmed(content_type.substr(0, content_type.find(';')))) == "application/json";
 }
 
-/// The text after the scheme, which is case-insensitive, and spaces (RFC 9110, section 11.4).
+/// The credentials after the case-insensitive scheme and spaces (RFC 9110, section 11.4).
 std::optional<std::string_view> bearer_of(std::string_view authorization) {
   static constexpr std::string_view kScheme = "bearer";
   if (lower(authorization.substr(0, kScheme.size())) != kScheme) return std::nullopt;
@@ -154,7 +154,7 @@ void Access::check_key(const HttpRequest& request) const {
   if (keys_.empty()) return;
   const auto given = bearer_of(request.authorization);
   bool known = false;
-  for (const std::string& key : keys_) known |= same_key(key, given.value_or(""));  // all, whichever it is
+  for (const std::string& key : keys_) known |= same_key(key, given.value_or(""));  // all, even after a match
   if (given && known) return;
   HttpError error(401, "this server requires a valid API key: Authorization: Bearer KEY", "",
                   "invalid_api_key");

@@ -1,4 +1,4 @@
-// Who may call the server: the names that it goes by, pages of other origins, keys.
+// Who may call the server: checks the server's names, pages of other origins, and keys.
 #pragma once
 
 #include <map>
@@ -13,12 +13,12 @@ namespace staircase {
 struct AccessOptions {
   std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
   std::vector<std::string> cors_origins = {};   ///< whose pages may call; "*" allows all
-  std::string api_key_file = {};                ///< none: no key is needed
-  std::optional<int> max_per_key = {};          ///< unfinished requests of each key; without a value, any
+  std::string api_key_file = {};                ///< if empty, no key is needed
+  std::optional<int> max_per_key = {};          ///< maximum unfinished requests per key; unset: no limit
 };
 
 /// The origin that --cors-origin names, as a browser sends it: without capitals, a slash at the end or the
-/// scheme's own port. Throws UsageError for anything else but * and null.
+/// scheme's own port. Throws UsageError for anything else except * and null.
 std::string origin_of(const std::string& option);
 
 class Access {
@@ -26,11 +26,11 @@ class Access {
   /// Throws Error for a key file that cannot be read or has no key.
   explicit Access(const AccessOptions& options);
 
-  /// Only this machine can reach the server, so names are checked without --allowed-host as well.
+  /// Call this if only this machine can reach the server: names are then checked without --allowed-host.
   void serve_locally() { checks_host_ = true; }
 
-  /// A page of another site may have a name that points here: its requests come from a browser that takes
-  /// this server for the same site ("DNS rebinding"). Throws HttpError for a name that is not this server's.
+  /// Prevents "DNS rebinding": another site points its name here, so a browser takes this server for the same
+  /// site. Throws HttpError for a name that is not this server's.
   void check_host(const HttpRequest& request) const;
 
   /// Whether pages of that origin may call this server.
@@ -40,24 +40,24 @@ class Access {
   /// 3.2).
   HttpFields cross_origin_fields(const HttpRequest& request) const;
 
-  /// The answer to a browser that asks before the request itself. It has no key yet.
+  /// The answer to a browser's preflight request, which carries no key.
   static HttpResponse preflight(const HttpRequest& request);
 
-  /// Throws HttpError unless the request has one of the keys, or none is needed.
+  /// Throws HttpError unless the request has one of the keys or no key is needed.
   void check_key(const HttpRequest& request) const;
 
-  /// Counts a request among the unfinished ones of its key, until `end`. Throws HttpError if these are as
-  /// many as its key may have.
+  /// Counts a request as unfinished for its key until `end`. Throws HttpError if the key already has the
+  /// maximum number.
   void begin(const HttpRequest& request);
 
-  /// The request has its answer, or its client has left. Does nothing for one that was not counted.
+  /// Call when a request has its answer or its client has left. Ignores requests that were not counted.
   void end(const HttpRequest& request) { unfinished_.erase(&request); }
 
  private:
   std::vector<std::string> origins_, keys_, hosts_;
   bool checks_host_;
   std::optional<int> max_per_key_;
-  std::map<const HttpRequest*, std::string> unfinished_ = {};  // and their keys
+  std::map<const HttpRequest*, std::string> unfinished_ = {};  // requests and their keys
 };
 
 /// Throws HttpError unless the body is plain JSON.

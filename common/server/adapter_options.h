@@ -1,4 +1,4 @@
-// The adapters of a server, each by a name that requests choose as their model.
+// The adapters of a server. Each has a name, which a request chooses as its model.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline void add_options(OptionSink& sink, AdapterOptions& options) {
   });
 }
 
-/// Their names, in the order of the model's list. Throws UsageError for one that two adapters have.
+/// The adapters' names, in the order of the model's list. Throws UsageError if two share a name.
 inline std::vector<std::string> names_of(const AdapterOptions& options) {
   std::vector<std::string> names;
   for (const std::string& pair : options.pairs) {
@@ -48,10 +48,10 @@ inline std::vector<std::string> names_of(const AdapterOptions& options) {
   return names;
 }
 
-/// The model, which has these adapters from now on. Throws Error with one sentence for a folder that cannot
-/// be one of them.
+/// Adds the adapters to the model and returns it. Throws Error with one sentence for a folder that cannot be
+/// an adapter.
 inline Model& with_adapters(Model& model, const AdapterOptions& options) {
-  // A server numbers the tokens of each adapter anew (ended_texts.h).
+  // A server gives each adapter's tokens their own numbers (ended_texts.h).
   const auto most = static_cast<std::size_t>(std::numeric_limits<int>::max() / model.config().vocab_size - 1);
   if (options.pairs.size() > most) {
     throw Error("a vocabulary of {} tokens leaves room for {} adapters, not {}", model.config().vocab_size,

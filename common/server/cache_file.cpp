@@ -14,15 +14,15 @@
 namespace staircase {
 namespace {
 
-/// Positions of a row of a paged cache, and where they are among those of the file.
+/// Positions of a row of a paged cache, and where the file stores them.
 struct Piece {
   std::vector<int> blocks;  ///< of the row
   int first, last;          ///< positions in the row
-  int at;                   ///< of the first one in the file
+  int at;                   ///< file position of the first one
 };
 
-/// Copies the pieces from keys and values as a file has them, [1, n_kv_head, positions, size] each, to those
-/// of a cache, [n_blocks, n_kv_head, kBlockSize, size] each, or back.
+/// Copies the pieces from a file's keys and values, [1, n_kv_head, positions, size] each, to a cache's,
+/// [n_blocks, n_kv_head, kBlockSize, size] each, or back.
 void copy(Device& device, const std::vector<Piece>& pieces, const KeysValues& file, const KeysValues& cache,
           bool to_cache) {
   for (auto [in_file, in_cache] : {std::pair(file.keys, cache.keys), std::pair(file.values, cache.values)}) {
@@ -42,14 +42,14 @@ void copy(Device& device, const std::vector<Piece>& pieces, const KeysValues& fi
   }
 }
 
-/// Of all texts, in layers without and with a window. The positions in the file that belong to them.
+/// The pieces of all texts in layers without and with a window, and how many file positions they fill.
 struct Pieces {
   std::vector<Piece> whole, windows;
   int whole_positions = 0, window_positions = 0;
 };
 
-/// Gives the engine the texts of a session as far as it has room for them. Returns what of them the cache
-/// lacks. Throws Error for a session that no server has written.
+/// Gives the engine the texts of a session as far as it has room. Returns the pieces that the cache lacks.
+/// Throws Error for a session that no server has written.
 Pieces taken_back(const Session& session, const std::string& name, EndedTexts& engine,
                   WindowedKvCache& cache) {
   Pieces pieces;
@@ -127,7 +127,7 @@ void CacheFile::save() {
   for (const auto& [row, tokens] : engine_->kept()) {
     const int length = static_cast<int>(tokens.size());
     Piece piece{cache_->row_blocks(row), 0, length, session.cached};
-    // A text that is taken back shares no block that holds its last token.
+    // A restored text never shares the block that holds its last token.
     while (piece.last - piece.first > kBlockSize && written.contains(piece.blocks[piece.first / kBlockSize]))
       piece.first += kBlockSize;
     for (int b = piece.first / kBlockSize; b < piece.last / kBlockSize; ++b) written.insert(piece.blocks[b]);

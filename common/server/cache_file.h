@@ -1,4 +1,4 @@
-// What a server has in its cache, kept in a file while it does not run.
+// Stores the contents of a server's cache in a file between two runs.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,19 @@
 
 namespace staircase {
 
-/// The texts that have ended: a conversation continues at its last token after a restart, too.
+/// Stores the ended texts, so a conversation continues at its last token even after a restart.
 class CacheFile {
  public:
   /// Adds --cache-file, whose value `sink` sets.
   explicit CacheFile(OptionSink& sink);
 
-  /// Takes the texts back that the file holds, the oldest first, as far as there is room. Without the option,
-  /// does nothing. The engine and its cache must outlive this. Throws Error for a file that is none of this
-  /// model, and UsageError if the engine keeps no texts, or only a part of the model.
+  /// Restores the texts in the file, oldest first, as far as there is room. Does nothing without the option.
+  /// The engine and its cache must outlive this object. Throws Error for a file that is not of this model,
+  /// and UsageError if the engine keeps no texts or holds only a part of the model.
   void restore(Model& model, EndedTexts& engine, WindowedKvCache& cache);
 
-  /// Writes them. Blocks that several texts share are written once, but those of layers with a window for
-  /// each. Throws Error if that fails.
+  /// Writes the ended texts. A block that several texts share is written once, or once per text in layers
+  /// with a window. Throws Error on failure.
   void save();
 
  private:

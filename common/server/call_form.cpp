@@ -25,15 +25,14 @@ using Kind = RegexPart::Kind;
 
 const std::string kArguments = R"({"hour": 7})";
 
-/// A call that the template is asked to write. Mistral's templates take no other ids than nine letters and
-/// digits.
+/// A sample call for the template to write. Mistral's templates only accept ids of nine letters and digits.
 struct SampleCall {
   std::string name, id;
 };
 const SampleCall kSamples[] = {
     {"count_sheep", "sheep0001"}, {"wake_up", "wakeup002"}, {"make_tea", "maketea03"}};
 
-/// What a template writes for conversations about the samples. Renders throw what the template throws.
+/// Renders conversations about the sample calls. Its functions throw what the template throws.
 class SampleTexts {
  public:
   explicit SampleTexts(ChatPrompts& prompts) : prompts_(prompts) {
@@ -45,12 +44,12 @@ class SampleTexts {
                           {"parameters", {{"type", "object"}, {"properties", json::object()}}}}}});
   }
 
-  /// A question and its answer.
+  /// The text of a question and its answer.
   std::string answer(const std::string& content) const {
     return text({{{"role", "assistant"}, {"content", content}}});
   }
 
-  /// A question and the first calls.
+  /// The text of a question and the first `count` calls.
   std::string calls(std::size_t count) const { return text({message(count)}); }
 
   /// Whether the template shows the functions, and the result of a call.
@@ -72,7 +71,7 @@ class SampleTexts {
     return {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", calls}};
   }
 
-  /// Ids are replaced by their characters' place holders.
+  /// Renders a conversation. Each character of an id becomes a placeholder.
   std::string text(const std::vector<json>& after) const {
     json messages{{{"role", "user"}, {"content", "Good night!"}}};
     for (const json& message : after) messages.push_back(message);
@@ -95,7 +94,7 @@ bool is_of_name(char byte) {
   return std::isalnum(static_cast<unsigned char>(byte)) || byte == '_' || byte == '-';
 }
 
-/// The word in brackets that a text begins with, such as <tool_call> or [TOOL_CALLS]; nothing if it is none.
+/// The word in brackets that a text begins with, such as <tool_call> or [TOOL_CALLS]; empty if it has none.
 std::string bracketed(std::string_view text) {
   if (text.empty() || (text.front() != '<' && text.front() != '[')) return "";
   const std::size_t end = text.find_first_of("<>[]{}\"' \n\t", 1);
@@ -103,8 +102,8 @@ std::string bracketed(std::string_view text) {
   return is_closed && end > 1 ? std::string(text.substr(0, end + 1)) : "";
 }
 
-/// The texts around names and arguments in what the template writes for calls. Nothing if it writes calls
-/// elsewhere than an answer, or if the arguments do not follow the name.
+/// The texts that the template writes around the names and arguments of calls. Nothing if it writes calls
+/// outside an answer, or if the arguments do not follow the name.
 std::optional<CallForm> form_in(const SampleTexts& texts) {
   const std::string content = "Good morning.", plain = texts.answer(content), one = texts.calls(1);
   if (plain.find(CallForm::kOfId) != plain.npos) return {};
@@ -129,7 +128,7 @@ std::optional<CallForm> form_in(const SampleTexts& texts) {
   form.is_whole_text = bracketed(form.begin).empty() && (form.begin[0] == '{' || form.begin[0] == '[');
   form.marker = bracketed(form.begin).empty() ? form.begin : bracketed(form.begin);
   if (form.middle.empty() || is_of_name(form.middle[0]) || form.middle[0] == CallForm::kOfId) return {};
-  // What ends an answer comes after it, and does not begin a call.
+  // The text that ends an answer comes after it, so it cannot begin a call.
   if (form.marker.find(CallForm::kOfId) != form.marker.npos || end.starts_with(form.marker)) return {};
   try {
     const std::optional<std::string> all = answer(texts.calls(std::size(kSamples)));
@@ -140,12 +139,12 @@ std::optional<CallForm> form_in(const SampleTexts& texts) {
     for (const auto& [sample, id] : kSamples)
       expected += (&sample == &kSamples[0].name ? "" : between) + sample + form.middle + kArguments;
     if (all->substr(first) == expected + form.end) form.between = std::move(between);
-  } catch (const std::exception&) {  // the template takes one call
+  } catch (const std::exception&) {  // the template accepts only one call
   }
   return form;
 }
 
-/// A part for a text of the form.
+/// The grammar part for a text of the form.
 RegexPart text_part(const std::string& text) {
   RegexPart all{Kind::kSequence};
   for (const char byte : text) {
@@ -174,13 +173,13 @@ RegexPart rule_part(std::size_t rule) {
   return part;
 }
 
-/// Lets the part's rules be counted from `first`.
+/// Adds `first` to the numbers of the part's rules.
 void shift(RegexPart& part, std::size_t first) {
   if (part.kind == Kind::kRule) part.rule += static_cast<int>(first);
   for (RegexPart& one : part.parts) shift(one, first);
 }
 
-/// Adds rules to others, and returns the first of them.
+/// Appends `more` to `rules`, and returns the number of the first new rule.
 std::size_t add_rules(GrammarRules more, GrammarRules& rules) {
   const std::size_t first = rules.size();
   for (GrammarRule& rule : more) {
@@ -198,9 +197,9 @@ bool may_begin_with(const GrammarRules& rules, std::string_view text) {
   return !stacks.empty();
 }
 
-/// Adds rules for what may follow the first 0, 1, 2 … bytes of the marker in a text. Together they are an
-/// automaton that finds the marker (Knuth, Morris and Pratt 1977). A text may end everywhere, and after the
-/// marker come the calls. Returns the first of the rules.
+/// Adds rules for the text after the first 0, 1, 2 … bytes of the marker. Together they are an automaton that
+/// finds the marker (Knuth, Morris and Pratt 1977). A text may end anywhere, and the calls come after the
+/// marker. Returns the number of the first rule.
 std::size_t add_text_rules(const CallForm& form, std::size_t calls, GrammarRules& rules) {
   const std::string& marker = form.marker;
   const std::size_t first = rules.size(), any = first + marker.size();
@@ -235,7 +234,7 @@ std::optional<CallForm> call_form_of(ChatPrompts& prompts) {
     const SampleTexts texts(prompts);
     return texts.has_functions_and_results() ? form_in(texts) : std::nullopt;
   } catch (const std::exception&) {
-    return {};  // for the template this is no conversation
+    return {};  // the template rejects this conversation
   }
 }
 
@@ -265,7 +264,7 @@ GrammarRules answer_rules(const CallForm& form, const std::vector<CalledFunction
   }
   RegexPart more{Kind::kRepeat, {sequence({text_part(form.between), call})}};
   more.most = may_repeat && !form.between.empty() ? RegexPart::kNoLimit : 0;
-  // The marker is read before.
+  // The marker has already been read.
   rules[kCalls].part =
       sequence({text_part(form.begin.substr(form.marker.size())), call, more, text_part(form.end)});
   RegexPart marked = sequence({bytes_of(form.marker), rule_part(kCalls)});

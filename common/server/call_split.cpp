@@ -20,7 +20,7 @@ std::string CallSplit::finish() {
   return place_ == Place::kContent || place_ == Place::kRest ? rest : std::string();
 }
 
-/// Reads what is there of the present place. Returns whether the next one has begun.
+/// Reads what has arrived of the current part. Returns whether the next part has begun.
 bool CallSplit::read_on(SplitCalls& parts) {
   switch (place_) {
     case Place::kContent:
@@ -49,7 +49,7 @@ bool CallSplit::read_on(SplitCalls& parts) {
 bool CallSplit::read_content(SplitCalls& parts) {
   const std::size_t call = held_.find(form_.marker);
   if (form_.is_whole_text && call != 0) {
-    if (form_.marker.starts_with(held_)) return false;  // perhaps
+    if (form_.marker.starts_with(held_)) return false;  // this may become the marker
     place_ = Place::kRest;
     return true;
   }
@@ -66,7 +66,7 @@ bool CallSplit::read_content(SplitCalls& parts) {
   return true;
 }
 
-/// Whether the text goes on to another call, and does not end.
+/// Whether the text continues with another call instead of ending.
 bool CallSplit::has_between() const {
   return held_.size() >= form_.between.size() &&
          std::ranges::equal(
@@ -74,7 +74,7 @@ bool CallSplit::has_between() const {
              [](char of_form, char byte) { return of_form == CallForm::kOfId || of_form == byte; });
 }
 
-/// Up to the brace that closes them.
+/// Reads arguments up to their closing brace.
 bool CallSplit::read_arguments(SplitCalls& parts) {
   std::size_t read = 0;
   bool are_whole = false;

@@ -1,4 +1,4 @@
-// Separates the calls of functions in an answer from the rest.
+// Separates the function calls in an answer from the rest.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-/// A call that begins, which has a name, or more of its arguments.
+/// The start of a call, which has a name, or more of its arguments.
 struct CallPart {
   int index;  ///< of the call in its answer
   std::string name = {}, arguments = {};
@@ -20,15 +20,15 @@ struct SplitCalls {
   std::vector<CallPart> calls = {};
 };
 
-/// Takes an answer of answer_rules in pieces that may cut anything. White space next to a call belongs to
-/// nothing. Of a call that ends before its arguments begin, nothing is left.
+/// Takes an answer that follows answer_rules, in pieces cut anywhere. Drops white space next to a call, and
+/// any call that ends before its arguments begin.
 class CallSplit {
  public:
   explicit CallSplit(CallForm form) : form_(std::move(form)) {}
 
   SplitCalls push(std::string_view text);
 
-  /// The rest, at the end of the answer: the beginning of a marker that never came.
+  /// Returns the rest at the end of the answer: the beginning of a marker that was never completed.
   std::string finish();
 
   /// Whether a call has begun.
@@ -47,7 +47,7 @@ class CallSplit {
   Place place_ = Place::kContent;
   int index_ = -1;         // of the latest call
   std::string held_ = {};  // not yet read
-  int depth_ = 0;          // of the arguments: open braces and brackets
+  int depth_ = 0;          // open braces and brackets of the arguments
   bool in_string_ = false, is_escaped_ = false;
 };
 

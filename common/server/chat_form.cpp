@@ -25,7 +25,7 @@ std::string token_json(const Tokenizer& tokenizer, int id, float logprob) {
                      logprob, numbers);
 }
 
-/// Of a call: nine letters and digits, since Mistral's templates take no other.
+/// The id of a call: nine letters and digits, because Mistral's templates accept no other id.
 std::string call_id() {
   constexpr std::string_view kDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   std::string id;
@@ -34,7 +34,7 @@ std::string call_id() {
   return id;
 }
 
-/// A function's name and arguments, or more of the arguments, in JSON: OpenAI has them as text.
+/// A function's name and arguments, or more of the arguments, in JSON: OpenAI sends arguments as text.
 std::string function_json(const CallPart& call) {
   const std::string name = call.name.empty() ? "" : fmt::format(R"("name":{},)", in_json(call.name));
   return fmt::format(R"({{{}"arguments":{}}})", name, in_json(call.arguments));
@@ -86,7 +86,7 @@ class ChatForm : public ReplyForm {
     return choice(text, "message", message, text.end);
   }
 
-  /// The first has the role, even for an empty text; the last has only the finish reason.
+  /// The first choice has the role, even for an empty text; the last one has only the finish reason.
   std::vector<std::string> choices(NewText text) const override {
     std::vector<std::string> all;
     const auto add = [&](const std::string& delta, std::optional<FinishReason> end) {

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Keys of all bodies with messages that would change the answer if they were implemented.
+/// Keys of bodies with messages that are not implemented, but would change the answer.
 std::map<std::string, json> refused_with_messages() {
   std::map<std::string, json> refused = not_implemented();
   refused.erase("tools");
@@ -86,7 +86,7 @@ Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& 
                   bool must_fit = false) {
   Conversation conversation(body);
   if (model.writes_calls && conversation.has_calls()) conversation.write_calls(model.call_form);
-  // Not rendered just to find that it is too long.
+  // Rejects a prompt that is surely too long before rendering it.
   const auto require_fit = [&](std::size_t bytes) {
     if (!must_fit || bytes <= model.most_bytes) return;
     throw HttpError(400,
@@ -210,7 +210,7 @@ std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompt
   if ((prompt == nullptr) == (values.find("messages") == nullptr)) {
     throw HttpError(400, "the body must have either prompt or messages", "prompt");
   }
-  // A prompt needs none of them, but a wrong one is still an error.
+  // A plain prompt does not use these values, but an invalid one is still an error.
   bool opens = true;
   reject_errors("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
   reject_errors("chat_template_kwargs", [&] {

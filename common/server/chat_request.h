@@ -28,15 +28,15 @@ class ChatRequest : public CompletionRequest {
   void read_reasoning();
 
   Rendered rendered_;
-  bool has_format_ = false;  // for an answer without a call
-  bool may_think_ = false;   // although the answer is constrained
+  bool has_format_ = false;  // whether an answer without a call has a format
+  bool may_think_ = false;   // whether a constrained answer may think first
 };
 
 /// Makes a chat's constraint and keeps it in `model.constraints`, where a later ChatRequest finds it. Throws
 /// HttpError as ChatRequest does.
 void make_constraint(std::string_view body, const ServedModel& model);
 
-/// The answers to POST /tokenize, /detokenize and /apply-template, in JSON. Throw HttpError.
+/// The answers to POST /tokenize, /detokenize and /apply-template, in JSON. They throw HttpError.
 std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
 std::string detokenize(std::string_view body, const ServedModel& model);
 std::string apply_template(std::string_view body, const ServedModel& model, ChatPrompts& prompts);

@@ -15,14 +15,14 @@ namespace staircase {
 
 namespace {
 
-/// Numbers (tokens and log-probabilities) that become JSON before other clients have their turn.
+/// How many numbers (tokens, log-probabilities) become JSON before other clients have their turn.
 constexpr std::size_t kTurn = 4096;
 
 double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// What a text answers: without its thoughts and the white space around it, and with its calls.
+/// The answer in a text: without thoughts and surrounding white space, but with its calls.
 std::string answer_of(const NewText& text) {
   static constexpr const char* kSpaces = " \t\r\n";
   const std::size_t begin = std::min(text.text.find_first_not_of(kSpaces), text.text.size());
@@ -39,8 +39,8 @@ struct CompletionReply::Choice {
   ReplyText text;
   Clock::time_point first = {}, last = {};  // when the model chose its tokens
   std::string whole = {};                   // the choice, once complete
-  NewText news{.index = 0};                 // the same where texts are ranked
-  double sum = 0.0;                         // of its log-probabilities
+  NewText news{.index = 0};                 // the choice, where texts are ranked
+  double sum = 0.0;                         // of the tokens' log-probabilities
 };
 
 CompletionReply::CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request,
@@ -62,8 +62,8 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
 
 CompletionReply::~CompletionReply() = default;
 
-/// An answer is this, some choices, and `end_of_object`; so is each part of a stream. The keys have the order
-/// of OpenAI's documentation.
+/// An answer consists of this, some choices and `end_of_object`, and so does each part of a stream. The keys
+/// follow the order of OpenAI's documentation.
 std::string CompletionReply::begin_of_object() const {
   return fmt::format(R"({{"id":"{}","object":"{}","created":{},"model":{},"choices":[)", id_,
                      form_.object(request_->stream), created_, in_json(model_.name_of(request_->adapter)));
@@ -90,7 +90,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
 }
 
 void CompletionReply::add_cached(int text, int tokens) {
-  if (text % request_->best_of != 0) return;  // the first of the texts after a prompt counts
+  if (text % request_->best_of != 0) return;  // only the first text after a prompt counts
   const std::scoped_lock lock(mutex_);
   if (counted_.insert(text).second) cached_ = cached_.value_or(0) + tokens;
 }
@@ -171,7 +171,7 @@ void CompletionReply::take() {
   if (has_ended_) exchange_->end_stream();
 }
 
-/// The request's texts cannot follow its constraint: no client takes the rest for a valid answer.
+/// Ends an answer whose texts cannot follow the constraint, so that no client takes it for a valid one.
 void CompletionReply::fail(const HttpError& error, const std::string& parts) {
   has_ended_ = true;
   metrics_.count("staircase_texts", -std::exchange(growing_, 0));
@@ -182,8 +182,8 @@ void CompletionReply::fail(const HttpError& error, const std::string& parts) {
   exchange_->end_stream();
 }
 
-/// The texts of a prompt that the client gets, the best first. Those of a search have come in their order; it
-/// may have found fewer than wanted, and the others have no token.
+/// The texts of a prompt that the client gets, the best first. A search reports its texts in this order; if
+/// it finds fewer than requested, the others have no tokens.
 std::vector<CompletionReply::Choice*> CompletionReply::best_of(int prompt) {
   std::vector<Choice*> texts;
   for (int i = 0; i < request_->best_of; ++i)
@@ -197,7 +197,7 @@ std::vector<CompletionReply::Choice*> CompletionReply::best_of(int prompt) {
     std::map<std::string, int> votes;  // Wang et al. 2022: self-consistency
     if (request_->votes) {
       for (Choice* const choice : texts) ++votes[answer_of(choice->news)];
-      votes.erase("");  // a text without an answer votes for none
+      votes.erase("");  // a text without an answer has no vote
       for (Choice* const choice : texts) choice->news.votes = votes[answer_of(choice->news)];
     }
     std::ranges::stable_sort(texts, std::greater<>(), [](const Choice* choice) {

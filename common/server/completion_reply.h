@@ -20,17 +20,17 @@ namespace staircase {
 
 struct PromptEcho;
 
-/// The model thread adds what it has and goes on immediately. The server thread takes it out, turns it into
-/// JSON and sends it: immediately for a stream, otherwise when all texts have ended. It pauses after each few
-/// thousand numbers, since all other clients wait meanwhile.
+/// The model thread adds its tokens and continues immediately. The server thread takes them out, turns them
+/// into JSON and sends it: immediately for a stream, otherwise when all texts have ended. It pauses after
+/// every few thousand numbers, because all other clients wait meanwhile.
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:
   /// Takes the tokens of an answer, without those that the client does not get: the end-of-text token, and a
   /// stop sequence.
   using OnAnswer = std::function<void(const std::vector<int>& tokens)>;
 
-  /// For a request that was accepted at this time. The metrics get its latencies and tokens. `on_answer` is
-  /// called in the server thread for each text that ends, before the client gets its end.
+  /// The reply to a request that has just been accepted. It adds latencies and tokens to the metrics, and
+  /// calls `on_answer` in the server thread for each text that ends, before the client gets the end.
   CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request, const ServedModel& model,
                   std::shared_ptr<Exchange> exchange, Metrics& metrics,
                   const ReplyForm& form = completion_form(), OnAnswer on_answer = {});
@@ -38,26 +38,26 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   // ── In any thread ──
 
-  /// The prompt of a text with its log-probabilities, if `echo` and `logprobs` request it; before the first
-  /// token. Returns false for nullptr: then they are not there yet.
+  /// Adds the prompt of a text with its log-probabilities, if `echo` and `logprobs` request it, before the
+  /// first token. Returns false for nullptr, which means that they are not computed yet.
   bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
 
-  /// How many tokens of a text's prompt are in the cache; before the first token. The first call for a text
-  /// counts, and of several texts of one prompt, the first one.
+  /// Reports how many tokens of a text's prompt are cached, before the first token. Only the first call for a
+  /// text counts, and only the first text of each prompt.
   void add_cached(int text, int tokens);
 
-  /// A new token of a text.
+  /// Adds a new token of a text.
   void add_token(int text, Token token);
 
-  /// A text has ended.
+  /// Ends a text.
   void end_text(int text, FinishReason reason);
 
   // ── In the server thread ──
 
-  /// The request was accepted: the header of a stream goes out, however long the first token takes.
+  /// Call when the request is accepted: sends the header of a stream before the first token.
   void begin();
 
-  /// No client reads it any more.
+  /// Call when the client has left.
   void leave();
 
  private:
@@ -93,15 +93,15 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   mutable std::mutex mutex_;
   std::vector<News> news_;          // not yet taken out
   std::optional<int> cached_ = {};  // tokens of the prompts, if the service reports them
-  std::set<int> counted_ = {};      // the texts whose tokens these are
+  std::set<int> counted_ = {};      // the texts that `cached_` counts
 
   std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Choice> choices_;
-  std::unique_ptr<PromptEcho> echo_;  // the last one: texts of a prompt share it
+  std::unique_ptr<PromptEcho> echo_;  // of the last prompt, whose texts share it
   int growing_;                       // texts that have not ended
-  bool has_begun_ = false;            // the stream
-  bool has_left_ = false;             // the client
-  bool has_ended_ = false;            // the answer
+  bool has_begun_ = false;            // whether the stream has begun
+  bool has_left_ = false;             // whether the client has left
+  bool has_ended_ = false;            // whether the answer has ended
 };
 
 }  // namespace staircase

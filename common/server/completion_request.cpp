@@ -32,7 +32,7 @@ const BodyKeys& completion_keys() {
   return keys;
 }
 
-/// The same keys, where a service searches.
+/// The keys of a completion where the service supports beam search.
 BodyKeys with_search(BodyKeys keys) {
   for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
     keys.refused.erase(key);
@@ -41,7 +41,7 @@ BodyKeys with_search(BodyKeys keys) {
   return keys;
 }
 
-/// The keys of sampling, and the values that a search takes for none.
+/// The keys of sampling, and the values that a search treats as unset.
 const std::map<std::string, std::vector<json>>& sampling_keys() {
   static const std::map<std::string, std::vector<json>> keys{
       {"temperature", {0, 1}}, {"top_k", {0, -1}}, {"top_p", {1}}, {"min_p", {0}}};
@@ -134,7 +134,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   for (const auto& [key, value] : defaults) {
     if (!values.contains(key) && !(search && sampling_keys().contains(key))) values[key] = json::parse(value);
   }
-  // In other implementations, these mean that there is no bound.
+  // In other implementations, 0 and -1 mean that there is no limit.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
   adapter = require_model(*body_, model);
@@ -160,8 +160,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
 
 CompletionRequest::~CompletionRequest() = default;
 
-/// A key that a search has no use for may have a value that changes nothing; vLLM requires a temperature of
-/// 0.
+/// A key that a search does not use may have a value that changes nothing; vLLM requires a temperature of 0.
 void CompletionRequest::read_search() {
   bool searches = false;
   reject_errors("use_beam_search", [&] { body_->get("use_beam_search", &searches); });
@@ -247,7 +246,7 @@ void CompletionRequest::read_bias(const ServedModel& model) {
 std::vector<int> CompletionRequest::texts_by_prompt() const {
   std::vector<int> numbers(static_cast<std::size_t>(texts()));
   std::iota(numbers.begin(), numbers.end(), 0);
-  // Each is sorted with the first text of an equal prompt, and those keep their order.
+  // Sorts each text to the first text with an equal prompt; equal ones keep their order.
   std::map<std::vector<int>, int> first;
   for (const int number : numbers) first.try_emplace(prompt(number), number);
   std::ranges::stable_sort(numbers, {}, [&](int number) { return first.at(prompt(number)); });
@@ -261,7 +260,7 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   if (found == nullptr) throw HttpError(400, "the body has no prompt", "prompt");
 
   const auto from_text = [&](const std::string& text) {
-    // Not tokenized just to find that there are too many tokens.
+    // Rejects a text that surely has too many tokens before tokenizing it.
     if (text.size() > model.most_bytes) {
       throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions, "prompt");
     }
@@ -320,7 +319,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
   }
   reject_errors(key, [&] {
     if (key == "max_tokens") *std::get<int*>(value) = max_tokens;
-    // A value that a float cannot carry through the penalty would yield a NaN logit.
+    // With a value outside this range, float arithmetic could yield a NaN logit.
     if (key == "repetition_penalty") range = between(0.125, 100);
     if (key == "temperature") range = between(0, 100);
     if (key == "top_p") range = between(0, 1);
@@ -360,7 +359,7 @@ RowOptions row_options(CompletionRequest& request) {
   options.extras.adapter = request.adapter;
   add_options(request, options);
   options.extras.search = request.search;
-  if (request.ranks() && !options.logprobs.count) options.logprobs.count = 0;  // only those of the tokens
+  if (request.ranks() && !options.logprobs.count) options.logprobs.count = 0;  // for the chosen tokens only
   MinPOptions tail;
   add_options(request, tail, options.sampling);
   if (request.constraint || !request.logit_bias.empty()) {

@@ -23,29 +23,29 @@ namespace staircase {
 
 /// The model that clients request, and what fits into it.
 struct ServedModel {
-  /// `folder`: of the model, or its name. A text may have that many positions, or fewer if the model has
-  /// fewer.
+  /// `folder` is the model's folder or its name. A text may have `most_positions` positions, or as many as
+  /// the model has if that is fewer.
   ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
               std::int64_t most_positions = std::numeric_limits<int>::max());
 
-  /// The model's own, or that of an adapter.
+  /// The name of the model, or of one of its adapters.
   const std::string& name_of(int adapter) const {
     return adapter == kNoAdapter ? name : adapters[static_cast<std::size_t>(adapter)];
   }
 
   std::string name, folder;
-  std::vector<std::string> adapters = {};  ///< their names, by which a request chooses one as its model
+  std::vector<std::string> adapters = {};  ///< names that a request can choose as its model
   const Tokenizer* tokenizer;
   int n_positions, vocab_size;
   EndTokens ends;
-  std::size_t most_bytes;  ///< of a text that fits: that many tokens of the longest kind
-  /// Keys that a chat has unless its body names them, with their values in JSON: ("temperature", "0.7").
+  std::size_t most_bytes;  ///< of a text that fits, if all tokens are of the longest kind
+  /// Default keys of a chat and JSON values, such as ("temperature", "0.7"); its body overrides them.
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
   bool searches = false;  ///< whether requests may ask for a beam search
   std::shared_ptr<Constraints> constraints;
-  CallForm call_form = plain_call_form();  ///< of the functions that chats call
-  bool writes_calls = true;                ///< into the messages, since the template has no form for them
-  /// Of answers that call, if they are not the usual ones.
+  CallForm call_form = plain_call_form();  ///< for functions that chats call
+  bool writes_calls = true;                ///< into the messages, because the template cannot
+  /// The tokens of answers with calls, if these differ from the usual ones.
   std::shared_ptr<const SortedTokens> call_tokens = {};
 
   /// Sets the template's form, in which special tokens such as [TOOL_CALLS] are text.
@@ -54,41 +54,41 @@ struct ServedModel {
 
 struct BodyKeys;
 
-/// A body in OpenAI's interface. null counts as a missing key. A key that changes the text elsewhere and is
-/// not implemented here is rejected, and so is a misspelling of a known key; all others are ignored. A step
-/// reads the options of a text as from a command line: "--top-k" is the key top_k, or OpenAI's name for the
-/// option if it differs.
+/// A body in OpenAI's interface. null counts as a missing key. A key that changes the text elsewhere but is
+/// not implemented here is rejected, and so is a misspelling of a known key; all other keys are ignored. A
+/// step reads the options of a text as from a command line: "--top-k" is the key top_k, or OpenAI's name for
+/// the option if it differs.
 class CompletionRequest : public OptionSink {
  public:
   static constexpr int kMaxTexts = 128, kMaxStops = 16, kMaxStopBytes = 256, kDefaultTokens = 16;
   static constexpr int kMaxKeys = 2000, kMaxBiases = 1024;
 
-  /// Throws HttpError: 404 for another model, otherwise 400, with the key that it is about.
+  /// Throws HttpError: 404 for another model, otherwise 400, with the key concerned.
   CompletionRequest(std::string_view body, const ServedModel& model);
   ~CompletionRequest() override;
 
   const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
 
-  int adapter = kNoAdapter;    ///< of all texts, among those of the model
+  int adapter = kNoAdapter;    ///< index of the model's adapter for all texts
   int n = 1;                   ///< texts per prompt that the client gets
-  int best_of = 1;             ///< texts per prompt: at least n, of which it gets the best
+  int best_of = 1;             ///< texts generated per prompt; the client gets the best n
   bool votes = false;          ///< the best answer is the most frequent one, not the most likely
   bool stream = false;         ///< the answer arrives in parts
   bool include_usage = false;  ///< the last part of a stream counts the tokens
   bool echo = false;           ///< the prompt is part of the text
   int max_tokens = 0;
-  /// Whether the prompt of a chat ends within reasoning, if the answer's is to be separated from its content.
+  /// Whether the prompt of a chat ends within reasoning. Unset if reasoning and content stay together.
   std::optional<bool> within_reasoning = {};
-  std::optional<CallForm> calls = {};                  ///< how the texts call functions, if they may
-  std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
+  std::optional<CallForm> calls = {};                  ///< how the texts may call functions, if at all
+  std::optional<int> logprobs = {};                    ///< number of most likely tokens to report
   std::vector<std::pair<int, float>> logit_bias = {};  ///< added to the logits of these tokens
-  std::shared_ptr<TextConstraint> constraint = {};     ///< of the new texts, if there is one
-  std::shared_ptr<BeamOptions> search = {};            ///< for best_of beams, if the texts come from a search
+  std::shared_ptr<TextConstraint> constraint = {};     ///< of the new texts, or nullptr
+  std::shared_ptr<BeamOptions> search = {};            ///< for best_of beams; nullptr without a search
 
   /// The number of texts to generate.
   int texts() const { return static_cast<int>(prompts_.size()) * best_of; }
 
-  /// Whether the client gets only some of them, or all by their rank.
+  /// Whether the client gets only some of the texts, or all by their rank.
   bool ranks() const { return best_of > n || search; }
 
   /// The prompt of the text with that number.
@@ -96,11 +96,11 @@ class CompletionRequest : public OptionSink {
     return prompts_[static_cast<std::size_t>(text / best_of)];
   }
 
-  /// The numbers of all texts, those after equal prompts one after another: what one computes of its prompt
-  /// serves the next.
+  /// The numbers of all texts. Texts with equal prompts follow each other, so each reuses what the previous
+  /// one computed.
   std::vector<int> texts_by_prompt() const;
 
-  /// For how many of the most likely tokens to return the prompts' log-probabilities, if at all.
+  /// For how many of the most likely tokens to score the prompts; nothing if they are not scored.
   std::optional<int> score() const { return echo ? logprobs : std::nullopt; }
 
   /// Throws HttpError for an invalid value. A text is sampled unless its temperature is 0; options that only

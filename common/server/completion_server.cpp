@@ -29,7 +29,7 @@ using nlohmann::json;
 
 namespace {
 
-/// What a completion server counts.
+/// Declares the metrics of a completion server.
 void declare_metrics(Metrics& metrics) {
   metrics.declare_counter("staircase_requests_total",
                           "Finished requests by path and status; 499 if the client disconnected early.");
@@ -51,21 +51,21 @@ void declare_metrics(Metrics& metrics) {
                             {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
 }
 
-/// Whether the model has a usable template. Some refuse a conversation without a system message, others one
-/// with it.
+/// Whether the model has a usable template. Some templates reject a conversation without a system message,
+/// others one with it.
 bool can_answer(const ServedModel& model, ChatPrompts& prompts) {
   const std::string question = R"({"role": "user", "content": "Hello"})";
   for (const char* before : {"", R"({"role": "system", "content": "Be brief."}, )"}) {
     try {
       apply_template(fmt::format(R"({{"messages": [{}{}]}})", before, question), model, prompts);
       return true;
-    } catch (const std::exception&) {  // perhaps with the next one
+    } catch (const std::exception&) {  // the next conversation may work
     }
   }
   return false;
 }
 
-/// The value of a setting: a number where it is one.
+/// The value of a setting, as a number if it is one.
 json json_value(const std::string& text) {
   json parsed = json::parse(text, nullptr, false);
   return parsed.is_discarded() ? json(text) : parsed;
@@ -83,8 +83,7 @@ void require_possible(const OptionTexts& defaults, const std::string& file, cons
   }
 }
 
-/// The model with the form of its calls and the defaults of its chats, and a report on what its authors
-/// recommend.
+/// Adds the form of calls and the defaults of chats to the model, and reports what its authors recommend.
 ServedModel with_chat_defaults(ServedModel model, ChatPrompts* prompts) {
   GenerationConfig config = generation_config_of(find_model(model.folder));
   const bool chats = prompts != nullptr;
@@ -107,7 +106,7 @@ struct CompletionServer {
     Answer answer;
     bool chats = false;  // only with chats
   };
-  static constexpr const char* kModel = "/v1/models/{model}";  // the path of any of them
+  static constexpr const char* kModel = "/v1/models/{model}";  // the path of any model
 
   CompletionServer(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                    Metrics& metrics, ChatPrompts* prompts)
@@ -162,7 +161,7 @@ struct CompletionServer {
     }
   }
 
-  /// The path of the route, if there is one.
+  /// The path of the request's route; empty if there is none.
   std::string_view route_of(const HttpRequest& request) const {
     for (const Route& route : routes()) {
       if (request.path == route.path && (prompts != nullptr || !route.chats)) return route.path;
@@ -170,7 +169,7 @@ struct CompletionServer {
     return request.path.starts_with("/v1/models/") ? kModel : std::string_view();
   }
 
-  /// The function that answers. Throws HttpError for requests that are rejected whatever their body is.
+  /// The function that answers. Throws HttpError for requests that are rejected whatever their body contains.
   Answer check(const HttpRequest& request) const {
     access.check_host(request);
     const std::string_view found = route_of(request);
@@ -223,7 +222,7 @@ struct CompletionServer {
     for (const char* key : {"use_beam_search", "length_penalty", "early_stopping"}) {
       if (!model.searches) of_completions.erase(key);
     }
-    for (const auto& [key, property] : of_completions.items()) {  // a chat has them, too, or its own
+    for (const auto& [key, property] : of_completions.items()) {  // a chat has these properties or its own
       if (key != "prompt" && key != "echo") schemas["ChatRequest"]["properties"].emplace(key, property);
     }
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
@@ -273,7 +272,7 @@ struct CompletionServer {
   /// Processes a body in the server thread, once it is read.
   using Then = std::function<void()>;
 
-  /// Reads a body in another thread: a large one takes longer than other clients may wait.
+  /// Reads a body in another thread, because a large one would keep other clients waiting.
   void read(Worker& thread, const std::shared_ptr<Exchange>& exchange, std::function<Then()> work) {
     const auto has_left = std::make_shared<std::atomic<bool>>(false);
     exchange->on_left([has_left] { *has_left = true; });
@@ -293,7 +292,7 @@ struct CompletionServer {
     });
   }
 
-  /// Whether the body may have a constraint, which can take seconds to make: only others that have one wait.
+  /// Whether the body may have a constraint. It can take seconds to make; only constrained requests wait.
   static bool may_be_constrained(const std::shared_ptr<Exchange>& exchange) {
     const auto is_there = [&](const std::string& key) {
       return exchange->request().body.find('"' + key + '"') != std::string::npos;
@@ -313,7 +312,7 @@ struct CompletionServer {
     });
   }
 
-  /// A template may take long. So chats wait for each other, but completions do not wait for them.
+  /// A template may take long, so chats wait for each other, but completions do not wait for chats.
   void chat(const std::shared_ptr<Exchange>& exchange) {
     access.begin(exchange->request());
     if (!may_be_constrained(exchange)) return write_prompt(exchange);
@@ -387,13 +386,13 @@ struct CompletionServer {
   CompletionService& service;
   Metrics& metrics;
   ChatPrompts* const prompts;
-  const bool answers;  // otherwise the model only continues texts
+  const bool answers;  // whether it answers chats, or only continues texts
   const long long started = static_cast<long long>(std::time(nullptr));
   Access access;
-  Worker compiler;  // of constraints
-  Worker reader;    // of completions without one
-  Worker writer;    // of the prompts of chats: runs all of `prompts`
-  HttpServer http;  // the last: its thread uses the others
+  Worker compiler;  // compiles constraints
+  Worker reader;    // reads completions without a constraint
+  Worker writer;    // writes prompts of chats: makes all calls of `prompts`
+  HttpServer http;  // last, because its thread uses the others
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ enum class Admission {
   kShuttingDown,  ///< no more requests are accepted
 };
 
-/// Scores a prompt: its tokens with their log-probabilities, and those of this many most likely tokens at the
-/// position of each. It does part of the work and returns nullptr until all is done.
+/// Scores a prompt: returns its tokens with their log-probabilities, and this many most likely tokens at each
+/// position. Each call does part of the work and returns nullptr until all of it is done.
 using ScorePrompt =
     std::function<std::shared_ptr<const std::vector<Token>>(const std::vector<int>& prompt, int likeliest)>;
 
@@ -54,8 +54,8 @@ class CompletionService {
   /// even before this returns.
   virtual Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) = 0;
 
-  /// The client has left: the rest of this reply is no longer needed. Without a lesson about it, the texts
-  /// grow on, and the reply drops them.
+  /// The client has left, so the rest of this reply is no longer needed. By default the texts keep growing,
+  /// and the reply drops them.
   virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
   /// Accepts no more requests: SIGTERM, SIGINT or SIGUSR1 has arrived.
@@ -65,15 +65,15 @@ class CompletionService {
   /// drained and all texts have ended.
   virtual bool pass() = 0;
 
-  /// Whether it obeys RowExtras::search; requests for a beam search are refused otherwise.
+  /// Whether the service obeys RowExtras::search. If not, requests for a beam search are rejected.
   virtual bool searches() const { return false; }
 
-  /// What it counts itself; read in the model thread, between two passes.
+  /// Metrics that the service counts itself; read in the model thread, between two passes.
   virtual std::vector<ProgramMetric> metrics() const { return {}; }
 };
 
-/// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
-/// joined the cache held already. Rows after the first `slots` keep ended texts.
+/// Metrics of a paged cache: how many texts have blocks, how full these blocks are, and how many tokens of
+/// joining texts were cached. Rows after the first `slots` keep ended texts.
 template <typename Engine, typename Cache>
 std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache, int slots) {
   const auto growing = [&cache, slots] {
@@ -98,7 +98,7 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
   return cache_metrics(engine, cache, cache.rows());
 }
 
-/// How many tokens a scheduler has drafted, and how many of them its texts have kept, as vLLM calls them.
+/// Metrics of drafting under vLLM's names: how many tokens a scheduler has drafted and accepted.
 template <typename Scheduler>
 std::vector<ProgramMetric> draft_metrics(const Scheduler& scheduler) {
   return {{"spec_decode_num_draft_tokens_total", "Drafted tokens.",
@@ -111,7 +111,7 @@ std::vector<ProgramMetric> draft_metrics(const Scheduler& scheduler) {
 /// does the passes of the service and collects the metrics after each; another one serves the clients, and
 /// three more read requests, compile constraints and write the prompts of chats. Prints on standard output
 /// where it listens. Throws Error with one sentence if the port or the key file cannot be used. With
-/// `prompts` it also answers chats. `adapters` are the names of the model's.
+/// `prompts` it also answers chats. `adapters` holds the names of the model's adapters.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics = {}, ChatPrompts* prompts = nullptr,
                        const std::vector<std::string>& adapters = {});

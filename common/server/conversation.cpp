@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Keys of a message that would change the answer if they were implemented, and the value that changes
+/// Keys of a message that are not implemented but would change the answer, with the value that changes
 /// nothing.
 const std::map<std::string, json>& refused_in_message() {
   static const std::map<std::string, json> keys{{"tool_calls", json::array()},
@@ -67,12 +67,12 @@ ordered_json content_of(const ordered_json& content, const std::string& key) {
   return parts;
 }
 
-/// What earlier messages called.
+/// The calls of earlier messages.
 struct Calls {
   static constexpr std::ptrdiff_t kMaxKeys = 20000, kMaxDepth = 100;
 
-  /// Those whose results have not come, of the latest message that has some: the names of the functions by
-  /// the ids of the calls.
+  /// The calls of the latest message with calls that still lack a result: from the call's id to the
+  /// function's name.
   std::map<std::string, std::string> open = {};
   std::ptrdiff_t colons = 0;  // in all arguments, at least as many as their keys
 };
@@ -93,7 +93,7 @@ ordered_json call_of(const ordered_json& call, const std::string& key, Calls& ca
   const std::string inner = key + ".function", arguments = text(function, "arguments");
   const std::string name = function_name(function.is_object() ? function : ordered_json(), inner);
   const std::string place = inner + ".arguments";
-  // A key takes time for each one before it.
+  // Reading a key takes time for each key before it.
   calls.colons += std::ranges::count(arguments, ':');
   if (calls.colons > Calls::kMaxKeys)
     throw refused(place, fmt::format("the arguments of all calls have more than {} keys", Calls::kMaxKeys));
@@ -150,7 +150,7 @@ ordered_json message_of(const ordered_json& message, const std::string& key, Cal
   const auto content = message.find("content");
   if (content == message.end() && !is_silent)
     throw refused(key + ".content", fmt::format("{} has no content", key));
-  // It is the newer name of the same role, which templates do not know.
+  // "developer" is the newer name of this role, but templates do not know it.
   ordered_json result{{"role", *role == "developer" ? "system" : *role},
                       {"content", is_silent ? "" : content_of(*content, key + ".content")}};
   if (!made.is_null()) result["tool_calls"] = made;
@@ -176,7 +176,7 @@ ordered_json message_of(const ordered_json& message, const std::string& key, Cal
 }  // namespace
 
 Conversation::Conversation(std::string_view body) : json_(std::make_unique<Json>()) {
-  // Once more, since a template may observe the order of keys.
+  // Parsed again, because a template may depend on the order of keys.
   const ordered_json values = ordered_json::parse(body);
   const auto messages = values.find("messages");
   if (messages == values.end() || messages->is_null()) {

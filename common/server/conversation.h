@@ -1,4 +1,4 @@
-// A chat server needs this from a step: prompts for conversations.
+// Prompts for conversations: the part of a chat server that a step supplies.
 #pragma once
 
 #include <memory>
@@ -23,27 +23,26 @@ class Conversation {
   explicit Conversation(std::string_view body);
   ~Conversation();
 
-  /// Renders it with the template. Throws Error with one sentence, also if the template rejects the
-  /// conversation.
+  /// Renders the conversation with the template. Throws Error with one sentence, including when the template
+  /// rejects it.
   Rendered rendered_by(const ChatTemplate& chat_template) const;
 
   /// Bytes of all contents.
   std::size_t bytes() const;
 
-  /// Whether there are functions that the model may call, or calls of earlier answers: their form is the
-  /// template's.
+  /// Whether the model may call functions, or earlier answers have calls, whose form depends on the template.
   bool has_calls() const;
 
-  /// For a template that knows no calls: functions, calls and results become texts of the messages, the calls
-  /// in that form.
+  /// For a template without a form of calls: writes functions, calls and results into the messages, the calls
+  /// in `form`.
   void write_calls(const CallForm& form);
 
  private:
   std::unique_ptr<Json> json_;
 };
 
-/// Writes the prompts of conversations. One thread calls all functions at a time. While the server runs it is
-/// not the model's: a slow template lets other chats wait, but neither texts nor other requests.
+/// Writes the prompts of conversations. One thread at a time calls its functions, and while the server runs
+/// never the model thread: a slow template delays other chats, but no texts or other requests.
 class ChatPrompts {
  public:
   virtual ~ChatPrompts() = default;
@@ -51,14 +50,14 @@ class ChatPrompts {
   /// The conversation as a text. Throws Error with one sentence if that is impossible.
   virtual Rendered render(const Conversation& conversation) = 0;
 
-  /// Its tokens.
+  /// The prompt's tokens.
   virtual std::vector<int> encode(const Rendered& prompt) = 0;
 
-  /// The same for a model with an adapter, without those of known answers.
+  /// The prompt's tokens for a model with an adapter, without the tokens of known answers.
   virtual std::vector<int> encode_anew(const Rendered& prompt) { return encode(prompt); }
 
-  /// The model has answered with these tokens, without the one that ended it. Called before the client gets
-  /// the end of the answer, and so before the conversation goes on.
+  /// Receives the tokens of the model's answer, without the one that ended it. Called before the client gets
+  /// the end of the answer, and so before the conversation can go on.
   virtual void answered(const Rendered& /*prompt*/, const std::vector<int>& /*prompt_tokens*/,
                         const std::vector<int>& /*answer*/) {}
 };

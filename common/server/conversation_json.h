@@ -1,4 +1,4 @@
-// The JSON in a conversation. Only sources include this.
+// The JSON in a conversation. Only .cpp files include this header.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,12 +10,12 @@
 namespace staircase {
 
 struct Conversation::Json {
-  /// Their contents are texts, or lists of {"type": "text", "text": ...}.
+  /// Each message's content is a text, or a list of {"type": "text", "text": ...}.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   nlohmann::ordered_json options = nlohmann::ordered_json::object();  ///< the template's other variables
 };
 
-/// A content as one text: its parts, a line each.
+/// A content as one text, with a line for each part.
 inline std::string joined_parts(const nlohmann::ordered_json& content) {
   if (content.is_string()) return content;
   std::string text;

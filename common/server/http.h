@@ -36,7 +36,7 @@ struct HttpRequest {
   std::string host = {};               ///< with the port, as the client wrote it; empty if missing
   std::string content_type = {}, content_encoding = {}, authorization = {}, request_id = {};
   std::string origin = {};             ///< of the calling page, from a browser
-  std::string requested_headers = {};  ///< that such a page is about to send
+  std::string requested_headers = {};  ///< headers that this page is about to send
   std::string body = {};
   int version = 11;  ///< 10 for HTTP/1.0
   bool keeps_alive = false;
@@ -47,12 +47,12 @@ struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  HttpFields fields = {};              ///< additional ones of the header
+  HttpFields fields = {};              ///< additional fields of the header
   std::vector<std::string> more = {};  ///< the body continues in pieces: joining large ones takes long
 };
 
-/// A rejected request. Its message is one sentence for a person; `key` is the key of the body that it is
-/// about and `code` OpenAI's word for the case. Both may be empty.
+/// A rejected request. Its message is one sentence for a person; `key` is the key of the body concerned, and
+/// `code` is OpenAI's word for the case. Both may be empty.
 struct HttpError : Error {
   int status;
   std::string key, code;
@@ -62,13 +62,13 @@ struct HttpError : Error {
       : Error(message), status(status), key(std::move(key)), code(std::move(code)) {}
 };
 
-/// A new one with each call, in this process and in others that begin at the same time.
+/// A new id with each call, unique even among processes that start at the same time.
 std::string unique_id();
 
 /// Whether a client's own request id can be sent back: short, and without spaces.
 bool is_id(std::string_view id);
 
-/// The answer to a rejected request: OpenAI's form of an error.
+/// The answer to a rejected request, in OpenAI's form of an error.
 HttpResponse error_response(const HttpError& error);
 
 /// A request, and the way back to the client. All of it belongs to the server thread, except `request`,
@@ -81,11 +81,11 @@ class Exchange {
 
   virtual const HttpRequest& request() const = 0;
 
-  /// The whole answer at once.
+  /// Sends the whole answer at once.
   virtual void send(HttpResponse response) = 0;
 
-  /// An answer in parts: the header, any number of parts, and the end. During pauses, `sign_of_life` is sent
-  /// from time to time, so no proxy ends the connection.
+  /// Sends an answer in parts: the header, any number of parts, and the end. During pauses, `sign_of_life` is
+  /// sent from time to time, so no proxy ends the connection.
   virtual void begin_stream(const std::string& content_type, const std::string& sign_of_life) = 0;
   virtual void write(const std::string& part) = 0;
   virtual void end_stream() = 0;
@@ -93,10 +93,10 @@ class Exchange {
   /// Calls `call` if the client leaves before the end of the answer.
   virtual void on_left(std::function<void()> call) = 0;
 
-  /// Lets the server thread call `work` at the next flush. From any thread.
+  /// Lets the server thread call `work` at the next flush. Any thread may call this.
   virtual void post(std::function<void()> work) = 0;
 
-  /// The same without a flush, after the other clients have had their turn. From any thread.
+  /// Like post(), but without a flush, after the other clients' turns. Any thread may call this.
   virtual void post_without_flush(std::function<void()> work) = 0;
 };
 

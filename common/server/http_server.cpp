@@ -31,7 +31,7 @@ class Connection;
 
 constexpr std::size_t kWrite = 64 << 10;  ///< bytes that are sent before other clients have their turn
 
-/// What the connections share.
+/// The state that all connections share.
 struct Room {
   HttpLimits limits;
   HttpServer::Handler handler;
@@ -41,7 +41,7 @@ struct Room {
   asio::io_context io{1};
   asio::steady_timer clock{io};
   std::set<std::shared_ptr<Connection>> connections = {};
-  bool stopping = false;                                     ///< no connection outlives its answer
+  bool stopping = false;                                     ///< connections end with their answers
   std::vector<char> received = std::vector<char>(64 << 10);  ///< by the connection that is reading at present
   std::mutex mutex = {};
   std::vector<std::function<void()>> posted = {};  ///< by other threads; guarded by the mutex
@@ -81,7 +81,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     set_deadline(std::chrono::seconds(1));
   }
 
-  /// At each tick: is the client too slow, has it left, has it got nothing for long?
+  /// Called at each tick: checks whether the client is too slow, has left, or has received nothing for long.
   void look_at_the_clock(SteadyClock::time_point now) {
     if (!sign_of_life_.empty() && state_ == State::kAnswering && now >= last_part_ + room_.limits.silence) {
       write(std::string(sign_of_life_));
@@ -199,7 +199,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   // ── Reading ──
 
-  /// Waits for the client, even while it gets its answer: it may leave. Waiting needs no memory.
+  /// Waits for the client even during its answer, because it may leave. Waiting needs no memory.
   void watch() {
     if (watching_ || state_ == State::kClosed) return;
     watching_ = true;
@@ -215,8 +215,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (error == asio::error::would_block) return watch();
     if (error) return leave();
     if (state_ != State::kLingering) reader_.push({room_.received.data(), count});
-    // Only a reader notices the end of the connection: bytes beyond the limit are dropped, and the connection
-    // with them once the answer is sent.
+    // Only reading reveals the end of the connection. Bytes beyond the limit are dropped, and the connection
+    // ends once the answer is sent.
     const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
     if (answers && reader_.ahead() > room_.limits.ahead_bytes) {
       reader_.drop();
@@ -243,7 +243,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     }
   }
 
-  /// A body that will not be read is not worth the memory.
+  /// Rejects a body that will not be read before it takes memory.
   std::optional<HttpError> check() const {
     try {
       if (room_.check) room_.check(reader_.request());
@@ -272,7 +272,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   // ── Answering ──
 
-  /// If the end of a request is unknown, its connection ends.
+  /// Rejects a request. If its end is unknown, the connection ends with the answer.
   void refuse(const HttpError& error, bool is_whole = false) {
     HttpRequest request = is_whole ? reader_.take() : reader_.request();
     request.keeps_alive = request.keeps_alive && is_whole;
@@ -285,10 +285,10 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (!is_sending_) send_more();
   }
 
-  /// Small pieces share a packet. Large ones stay unjoined: no thread has the time to copy megabytes.
+  /// Joins small pieces into one packet. Large ones stay apart, because copying megabytes takes too long.
   void append(std::string text) {
     unsent_ += text.size();
-    // The first one is being sent and cannot grow.
+    // The first piece is being sent, so it cannot grow.
     const bool joins = waiting_.size() > (is_sending_ ? 1 : 0);
     if (joins && waiting_.back().size() + text.size() <= kWrite) {
       waiting_.back() += text;
@@ -365,8 +365,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
   std::list<std::string> waiting_;  // the first one is being sent
   bool is_sending_ = false;
-  std::size_t sent_ = 0;           // bytes of the first one
-  std::size_t unsent_ = 0;         // bytes of all
+  std::size_t sent_ = 0;           // bytes of the first piece
+  std::size_t unsent_ = 0;         // bytes of all pieces
   std::string sign_of_life_ = {};  // of a stream
   SteadyClock::time_point last_part_ = {};
   std::function<void()> on_left_ = {};
@@ -397,11 +397,11 @@ struct HttpServer::Impl {
 
   void accept(tcp::acceptor& acceptor) {
     acceptor.async_accept([this, &acceptor](error_code error, tcp::socket socket) {
-      // A signal may have closed the port meanwhile: this client came before.
+      // A signal may have closed the port meanwhile, but this client connected before it.
       if (!error) add(std::move(socket));
       if (!acceptor.is_open()) return;
       if (!error) return accept(acceptor);
-      // Most likely, too many files are open: some of them will be closed.
+      // Most likely, too many files are open; some will be closed soon.
       const auto pause = std::make_shared<asio::steady_timer>(room.io, std::chrono::milliseconds(100));
       pause->async_wait([this, &acceptor, pause](error_code) {
         if (acceptor.is_open()) accept(acceptor);
@@ -438,7 +438,7 @@ struct HttpServer::Impl {
     for_each([](Connection& connection) { connection.stop(); });
     for (tcp::acceptor& acceptor : acceptors) {
       error_code error;
-      // Those that are connected and wait to be accepted are to be answered, too.
+      // Clients that are connected but not yet accepted must also be answered.
       acceptor.non_blocking(true, error);
       while (!error) {
         tcp::socket socket(room.io);
@@ -511,11 +511,11 @@ void HttpServer::start(std::function<void()> on_stop) {
   signals.add(SIGINT);
   signals.add(SIGTERM);
 #ifdef SIGUSR1
-  signals.add(SIGUSR1);  // mpirun passes it on; at SIGTERM it ends its processes within a second
+  signals.add(SIGUSR1);  // mpirun forwards it; after SIGTERM it kills its processes within 1 s
 #endif
   signals.async_wait([this, on_stop = std::move(on_stop)](error_code stopped, int) {
     if (stopped) return;
-    impl_->signals.clear();  // the next one has its default effect
+    impl_->signals.clear();  // the next signal has its default effect
     impl_->stop();
     on_stop();
   });

@@ -13,7 +13,7 @@ namespace staircase {
 /// All addresses of a host: clients may try any of them first. Throws Error if there is none.
 std::vector<std::string> addresses_of(const std::string& host);
 
-/// One thread for all connections, since none of them ever waits in it: a stream costs memory, but no thread.
+/// Serves all connections in one thread, because none of them ever blocks it: a stream costs no thread.
 class HttpServer {
  public:
   /// Called in the server thread; may answer then or later.
@@ -25,13 +25,13 @@ class HttpServer {
   /// Called when an answer has ended, including rejections by the server itself: with its status, or with
   /// kClientLeft if the client did not wait for all of it.
   using OnAnswered = std::function<void(const HttpRequest& request, int status)>;
-  static constexpr int kClientLeft = 499;  ///< nginx's code for it
+  static constexpr int kClientLeft = 499;  ///< nginx's code for a client that left
 
   /// Additional header fields for each answer to the request.
   using Fields = std::function<HttpFields(const HttpRequest& request)>;
 
-  /// Takes the port, or a free one for 0, at all of the host's addresses that this machine has. Throws Error
-  /// with one sentence if it cannot listen there.
+  /// Listens on the port, or on a free one for 0, at all of the host's addresses that this machine has.
+  /// Throws Error with one sentence if that fails.
   HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits, Handler handler,
              Check check = {}, OnAnswered on_answered = {}, Fields fields = {});
 
@@ -41,16 +41,16 @@ class HttpServer {
   /// "http://127.0.0.1:8080"
   std::string url() const;
 
-  /// Whether only this machine can reach it.
+  /// Whether only this machine can reach the server.
   bool is_local() const;
 
   /// Answers requests from now on. The first SIGTERM, SIGINT or SIGUSR1 closes the port and calls `on_stop`,
-  /// in the server thread; connected clients get their answers. The second one ends the process as if signals
-  /// were not handled.
+  /// in the server thread; connected clients get their answers. The second signal ends the process as if
+  /// signals were not handled.
   void start(std::function<void()> on_stop);
 
-  /// Lets the server thread do all work that was posted to its exchanges. From any thread. Waking a thread
-  /// costs more than a token's JSON, so it is done once for all tokens of a pass.
+  /// Lets the server thread do all work that was posted to its exchanges. Any thread may call this. Waking a
+  /// thread costs more than a token's JSON, so call it once for all tokens of a pass.
   void flush();
 
   /// Returns when the last connection is closed after such a signal.

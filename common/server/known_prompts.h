@@ -10,7 +10,7 @@ namespace staircase {
 
 class KnownTokens;
 
-/// The lesson of step 95, for as many answers as a server has clients.
+/// Does what step 95 teaches, for as many answers as a server has clients.
 class KnownPrompts : public ChatPrompts {
  public:
   explicit KnownPrompts(const Tokenizer& tokenizer);

@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// Families of values by name. After the declarations, from any thread. An undeclared name throws
-/// std::out_of_range.
+/// Families of values by name. After the declarations, any thread may call the functions. An undeclared name
+/// throws std::out_of_range.
 class Metrics {
  public:
   /// Each family is declared once, before its first value.
@@ -24,7 +24,7 @@ class Metrics {
   double value(const std::string& name) const;
   void observe(const std::string& name, double value);
 
-  /// All of them (version 0.0.4 of the format).
+  /// All metrics in version 0.0.4 of the text format.
   std::string text() const;
 
  private:
@@ -32,7 +32,7 @@ class Metrics {
     std::string kind, help;
     std::map<std::string, double> values = {};  // by labels
     std::vector<double> bounds = {};
-    std::vector<double> buckets = {};  // values in each, without those of lower ones
+    std::vector<double> buckets = {};  // values in each bucket, without those of lower buckets
     double sum = 0.0;
   };
 

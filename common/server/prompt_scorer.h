@@ -1,4 +1,4 @@
-// Log-probabilities of prompts, computed in parts after each pass, so the texts of others go on.
+// Scores prompts in parts, one after each pass, so that other texts keep growing.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,15 @@
 
 namespace staircase {
 
-/// What `score` (step 37) computes in one pass, in passes of `chunk` tokens; if layers have a window, of at
-/// most Model::kPart. It keeps the last prompt's scores: texts after equal prompts share them if they come
-/// one after another.
+/// Computes in passes of `chunk` tokens what `score` (step 37) computes in one pass; if layers have a window,
+/// a pass has at most Model::kPart. It keeps the last prompt's scores, so consecutive texts with equal
+/// prompts share them.
 class PromptScorer {
  public:
   PromptScorer(Model& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
 
-  /// The tokens of the prompt with their log-probabilities and those of this many most likely ones. While
-  /// some are missing, it computes the next part instead and returns nullptr.
+  /// The tokens of the prompt with their log-probabilities, and the `likeliest` most likely tokens at each
+  /// position. While some are missing, it computes the next part instead and returns nullptr.
   std::shared_ptr<const std::vector<Token>> operator()(const std::vector<int>& prompt, int likeliest) {
     if (prompt != prompt_ || likeliest != likeliest_) begin(prompt, likeliest);
     if (scored_->size() == prompt.size()) return scored_;
@@ -31,7 +31,7 @@ class PromptScorer {
     const int done = static_cast<int>(scored_->size()) - 1, rest = static_cast<int>(prompt_.size()) - done;
     const int count = std::min({rest, chunk_.value_or(rest), cache_->most_at_once()});
     const auto fed = std::span<const int>(prompt_).subspan(done, count);
-    model_.use_adapters({});  // a request with an adapter has no scores
+    model_.use_adapters({});  // a request with an adapter is never scored
     const std::span<const float> logits = model_.last_logits(fed, count, *cache_);  // [count, vocab_size]
     const std::size_t vocab_size = logits.size() / count;
     for (int i = 0; i < count && scored_->size() < prompt_.size(); ++i) {

@@ -11,17 +11,17 @@ struct SplitText {
   std::string reasoning = {}, content = {};
 };
 
-/// Takes an answer in pieces that may cut a marker. Only an answer that begins with reasoning has some:
-/// markers after that are content, since a model may write about them. White space next to the markers
-/// belongs to neither part.
+/// Takes an answer in pieces that may cut a marker. Reasoning counts only at the start of an answer: later
+/// markers are content, because a model may write about them. White space next to a marker belongs to neither
+/// part.
 class ReasoningSplit {
  public:
-  /// Whether the answer begins within the reasoning, and the marker is the prompt's.
+  /// `begins_within`: the answer begins within the reasoning, because the prompt ends with the marker.
   explicit ReasoningSplit(bool begins_within) : begins_within_(begins_within) {}
 
   SplitText push(std::string_view text);
 
-  /// The rest, at the end of the answer: the beginning of a marker that never came.
+  /// Returns the rest at the end of the answer: the beginning of a marker that was never completed.
   SplitText finish();
 
  private:
@@ -29,8 +29,8 @@ class ReasoningSplit {
 
   bool begins_within_;
   Place place_ = Place::kBegin;
-  bool skips_space_ = false;  // after a marker
-  std::string held_ = {};     // perhaps a part of a marker, or space before it
+  bool skips_space_ = false;  // whether a marker came just before
+  std::string held_ = {};     // possibly part of a marker, or the space before one
 };
 
 /// Whether a prompt ends with an open <think>, as some templates leave it.

@@ -16,7 +16,7 @@ ordered_json with_joined_parts(ordered_json messages) {
 }  // namespace
 
 Rendered Conversation::rendered_by(const ChatTemplate& chat_template) const {
-  // A template that exceeds these limits ends in a quarter of a second: others wait for it.
+  // These limits stop a template within a quarter of a second, because other chats wait for it.
   static constexpr RenderLimits kLimits{.steps = 2'000'000, .bytes = 64 << 20, .output = 8 << 20};
   if (chat_template.reads_parts())
     return chat_template.render(json_->messages, json_->options, platform::local_time(), kLimits);

@@ -13,7 +13,7 @@
 
 namespace staircase {
 
-/// Log-probabilities, as JSON lists without their brackets. A chat has only the first.
+/// Log-probabilities, as JSON lists without their brackets. A chat has only `tokens`.
 struct LogprobJson {
   std::string tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {};
 
@@ -25,11 +25,11 @@ struct NewText {
   int index;
   std::string text = {};
   LogprobJson logprobs = {};
-  std::optional<std::string> reasoning = {};        ///< if it was requested, and then not in `text`
-  std::optional<std::vector<CallPart>> calls = {};  ///< if there may be some, and then not in `text`
-  bool has_called = false;                          ///< now or before
-  bool begins = false;                              ///< nothing of it was sent before
-  std::optional<int> votes = {};                    ///< for it, if there was a vote
+  std::optional<std::string> reasoning = {};        ///< if requested; then it is not in `text`
+  std::optional<std::vector<CallPart>> calls = {};  ///< if calls are allowed; then they are not in `text`
+  bool has_called = false;                          ///< in this part or an earlier one
+  bool begins = false;                              ///< whether this is the first part
+  std::optional<int> votes = {};                    ///< votes for this text, if there was a vote
   std::optional<FinishReason> end = {};
 };
 
@@ -49,7 +49,7 @@ class ReplyForm {
   /// A whole text.
   virtual std::string choice(NewText text) const = 0;
 
-  /// The same in a stream: each choice becomes an event.
+  /// The choices of a part of a stream, each of which becomes an event.
   virtual std::vector<std::string> choices(NewText text) const = 0;
 };
 
@@ -59,7 +59,7 @@ const ReplyForm& chat_form();
 /// The end of a choice with the votes for it, in JSON.
 std::string votes_json(const NewText& text);
 
-/// "stop", in JSON.
+/// A finish reason in JSON, such as "stop"; null without one.
 std::string_view in_json(std::optional<FinishReason> reason);
 
 }  // namespace staircase

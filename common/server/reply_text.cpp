@@ -134,7 +134,7 @@ std::vector<int> ReplyText::shown_ids() const {
   return shown;
 }
 
-/// Text that the model wrote.
+/// Shows text that the model wrote.
 void ReplyText::show(const std::string& added) {
   part_ += added;
   shown_ += characters(added);

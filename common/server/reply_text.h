@@ -1,4 +1,4 @@
-// One text of an answer as it grows: what of it a client may see already, and where its tokens begin.
+// One text of an answer as it grows: how much of it a client may already see, and where its tokens begin.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class CharacterCount {
 
   std::size_t complete() const { return complete_; }
 
-  /// Including a character whose last bytes are missing.
+  /// The number of characters, including one whose last bytes are missing.
   std::size_t length() const { return complete_ + !unfinished_.empty(); }
 
  private:
@@ -46,13 +46,13 @@ struct PromptEcho {
   LogprobJson logprobs = {};
 };
 
-/// The texts of a prompt share it.
+/// The echo of a prompt, which all of its texts share.
 PromptEcho echo_of(std::shared_ptr<const std::vector<Token>> prompt, const Tokenizer& tokenizer,
                    const ReplyForm& form);
 
 class ReplyText {
  public:
-  /// `keeps_ids` if shown_ids() will be called. All references must outlive this.
+  /// Set `keeps_ids` if shown_ids() will be called. All references must outlive this object.
   ReplyText(int index, const CompletionRequest& request, const ServedModel& model, const ReplyForm& form,
             bool keeps_ids);
 
@@ -66,10 +66,10 @@ class ReplyText {
   /// New tokens, including an end-of-text token.
   int tokens() const { return tokens_; }
 
-  /// Whether a client has something to get.
+  /// Whether there is something new for the client.
   bool has_news() const { return !part_.empty() || !logprobs_.tokens.empty() || end_; }
 
-  /// The part that was not taken yet.
+  /// Returns the part that was not taken yet.
   NewText take_news();
 
   /// The new tokens whose text the client gets: a stop sequence may end within a token.
@@ -93,7 +93,7 @@ class ReplyText {
   std::deque<std::pair<Token, std::size_t>> held_ = {};  // tokens whose text is withheld, and their offsets
   std::optional<Token> pending_end_ = {};                // an end-of-text token that may be text
   int tokens_ = 0;
-  bool begins_ = true;       // nothing of it was taken
+  bool begins_ = true;       // whether nothing was taken yet
   std::string answer_ = {};  // the whole text shown so far, and its tokens, if they are needed
   std::vector<int> ids_ = {};
   std::optional<FinishReason> end_ = {};

@@ -1,5 +1,5 @@
-// The common part of all bodies: few enough values to build them, known keys, and keys that are rejected by
-// name. Only sources include this.
+// Checks that all bodies share: a limited number of values, known keys, and keys that are rejected by name.
+// Only .cpp files include this header.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@ struct CompletionRequest::Body : JsonOptions {};
 
 /// The keys of a body.
 struct BodyKeys {
-  std::set<std::string> known;  ///< those that are read
-  /// Those that would change the answer if they were implemented, and the value that changes nothing. null:
+  std::set<std::string> known;  ///< the keys that are read
+  /// Keys that are not implemented but would change the answer, with the value that changes nothing. null:
   /// every value changes something.
   std::map<std::string, nlohmann::json> refused;
-  std::size_t most;  ///< in the whole body, including inner objects
+  std::size_t most;  ///< maximum keys in the whole body, inner objects included
 };
 
 /// The keys that no part of this server implements.
@@ -32,8 +32,8 @@ const std::map<std::string, nlohmann::json>& not_implemented();
 /// for a rejected key, and for a misspelling of a known key; all others are ignored.
 nlohmann::json read_body(std::string_view body, const BodyKeys& keys, std::size_t most_values);
 
-/// Rejects the unsupported keys of an object unless they change nothing. `name` is the object's for messages,
-/// with a trailing point; the body itself has none.
+/// Rejects the unsupported keys of an object unless they change nothing. `name` is the object's name in
+/// messages, with a trailing point, and empty for the body itself.
 void refuse_keys(const nlohmann::json& object, const std::map<std::string, nlohmann::json>& refused,
                  const std::string& name = "");
 
@@ -53,14 +53,14 @@ auto reject_errors(const std::string& key, const Work& work) {
 /// name of another model.
 int require_model(const std::string& name, const ServedModel& model);
 
-/// The same for the name in a body; kNoAdapter if it has none.
+/// The adapter that the body names as its model; kNoAdapter without a name. Throws as above.
 int require_model(JsonOptions& body, const ServedModel& model);
 
 /// Throws Error with the name if the value is not a token id.
 int token_id(const std::string& name, const nlohmann::json& value, const ServedModel& model);
 
-/// The rejection of a prompt, "5" tokens or "900 bytes" long, that does not fit into the context together
-/// with the new tokens. `key` is the prompt's.
+/// The rejection of a prompt that does not fit into the context with the new tokens. `prompt` is its length,
+/// such as "5" or "900 bytes", and `key` its key.
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions, const std::string& key);
 
 }  // namespace staircase

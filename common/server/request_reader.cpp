@@ -37,7 +37,7 @@ HttpError refusal(const error_code& error, const HttpLimits& limits) {
   return bad_request(error.message());
 }
 
-/// Whether it is a valid Host: a name or an address, and perhaps a port (RFC 3986, section 3.2).
+/// Whether `host` is valid: a name or an address, and perhaps a port (RFC 3986, section 3.2).
 bool is_host(std::string_view host) {
   return std::ranges::all_of(host, [](unsigned char byte) {
     return std::isalnum(byte) ||
@@ -69,8 +69,8 @@ void set_target(HttpRequest& request, std::string_view target) {
   request.path = path_of(target);
 }
 
-/// Two interpretations of where a body ends let a client smuggle a request past a proxy (RFC 9112, section
-/// 11.2): any doubt is a rejection.
+/// If a proxy disagrees on where a body ends, a client can smuggle a request past it (RFC 9112, section
+/// 11.2). So any doubt leads to a rejection.
 void check_framing(const http::fields& fields, int version) {
   const auto codings = fields.equal_range(http::field::transfer_encoding);
   if (codings.first == codings.second) return;
@@ -124,8 +124,8 @@ RequestReader::Progress RequestReader::read() {
   }
   Parser& parser = *parser_;
   while (!parser.http.is_done()) {
-    // The last chunk, "0", and two ends of lines, is the least that remains. The parser aborts if it sees one
-    // byte less again.
+    // At least the last chunk, "0", and two line ends remain. The parser aborts if it sees one byte less
+    // again.
     if (parser.told_header && parser.http.chunked() && input_.size() < 5) break;
     error_code error;
     const std::size_t count = parser.http.put(boost::asio::const_buffer(input_.data(), input_.size()), error);

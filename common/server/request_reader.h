@@ -24,17 +24,17 @@ class RequestReader {
     kNothing,  ///< no byte of a request has arrived
     kPart,
     kHeader,  ///< once: the header is complete, the body is not
-    kWhole,   ///< `take` the request
+    kWhole,   ///< call `take` for the request
   };
 
   /// Reads on. Throws HttpError for an invalid, oversized or unsupported request. After that, the start of
   /// the next one cannot be found.
   Progress read();
 
-  /// What is known so far: all but the body once the header is there.
+  /// The request as far as it is known: all but the body once the header is complete.
   const HttpRequest& request() const { return request_; }
 
-  /// Returns the complete request. The next one begins.
+  /// Returns the complete request, and begins the next one.
   HttpRequest take();
 
   /// Discards the bytes that were pushed and not yet read.

@@ -31,7 +31,7 @@ struct Given {
   throw HttpError(400, key + " is not implemented: leave it out", key, "unsupported_parameter");
 }
 
-/// Rejects the members of an object that are set to something, but for those that are known.
+/// Rejects the members of an object that have a value and are not in `known`.
 void require_known(const std::string& key, const Json& object, const std::vector<std::string>& known) {
   for (const auto& [name, value] : object.items()) {
     if (!value.is_null() && std::ranges::find(known, name) == known.end()) refuse_key(key + "." + name);
@@ -137,7 +137,7 @@ std::shared_ptr<TextConstraint> made(const std::string& body_key, const Given& g
   return std::make_shared<TextConstraint>(body_key, name, std::move(constraint), model.ends);
 }
 
-/// A constraint decides where a text ends.
+/// Rejects requests in which a constraint cannot decide where the text ends.
 void require_own_end(const std::string& key, JsonOptions& values, const ServedModel& model) {
   if (model.ends.empty())
     throw HttpError(400, key + " needs a model with an end-of-text token, and this one has none", key);
@@ -200,7 +200,7 @@ std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string
                                                 const ServedModel& model) {
   const auto is_there = [&](const std::string& key) { return values.find(key) != nullptr; };
   if (std::ranges::none_of(constraint_keys(), is_there)) return nullptr;
-  const Json ordered = Json::parse(body);  // `values` are the same, and checked
+  const Json ordered = Json::parse(body);  // equals `values`, which are checked
   std::vector<std::pair<std::string, Given>> all;
   for (const auto& [key, reader] : readers()) {
     if (!is_there(key)) continue;

@@ -19,19 +19,19 @@ struct JsonOptions;
 struct ServedModel;
 struct Tools;
 
-/// The constraints of a model's texts. It keeps the latest ones: requests that repeat one share its masks.
-/// From any thread; the constraints themselves belong to the model thread once a request has them.
+/// Keeps the latest constraints of a model's texts, so that requests that repeat one share its masks. Any
+/// thread may call it; a constraint itself belongs to the model thread once a request has it.
 class Constraints {
  public:
-  static constexpr std::size_t kMaxKept = 32;  // a batch of the default size, each with its own
+  static constexpr std::size_t kMaxKept = 32;  // one for each text of a default batch
 
   explicit Constraints(std::shared_ptr<const SortedTokens> tokens) : tokens_(std::move(tokens)) {}
 
-  /// The constraint with this name, which `make` makes from the tokens if it is not there.
+  /// The constraint with this name, which `make` builds from the tokens if it is missing.
   template <typename Make>
   std::shared_ptr<Constraint> find_or_make(const std::string& name, const Make& make) {
     if (const auto known = find(name)) return known;
-    const std::shared_ptr<Constraint> made = make(tokens_);  // others need not wait
+    const std::shared_ptr<Constraint> made = make(tokens_);  // without the lock: others need not wait
     keep(name, made);
     return made;
   }
@@ -48,7 +48,7 @@ class Constraints {
 /// The constraint of one request.
 class TextConstraint {
  public:
-  /// `key` is the body's, and equal constraints have the same name.
+  /// `key` is the constraint's key in the body. Equal constraints have the same name.
   TextConstraint(std::string key, std::string name, std::shared_ptr<Constraint> constraint, EndTokens ends)
       : key_(std::move(key)), name_(std::move(name)), keep_{std::move(constraint)}, ends_(std::move(ends)) {}
 
@@ -56,14 +56,14 @@ class TextConstraint {
   const std::string& name() const { return name_; }
   const GrammarRules& rules() const { return keep_.constraint->rules(); }
 
-  /// For a row of its own.
+  /// A copy for one row.
   KeepConstraint row() const { return keep_; }
 
-  /// Masks the logits of a row. If it finds no way on, this text and the request's others end with their next
-  /// token, and `fault` says why: one client's constraint never stops the pass of the others.
+  /// Masks the logits of a row. If no token is allowed, all texts of the request end with their next token,
+  /// and `fault` reports why: one client's constraint never stops the pass of others.
   void apply(KeepConstraint& row, std::span<float> logits, std::span<const int> text);
 
-  /// The answer to the request if one of its texts has failed.
+  /// The error to answer with if one of the request's texts has failed.
   std::optional<HttpError> fault() const;
 
  private:
@@ -74,13 +74,13 @@ class TextConstraint {
   std::string fault_ = {};
 };
 
-/// Reads the constraint of a body; nothing if it has none. `body` is the same as text, since the order of a
-/// schema's properties counts. Throws HttpError with the key, also for a key that cannot be combined with it.
+/// Reads the constraint of a body; nothing if it has none. `body` is the text of `values`: a schema's
+/// properties have an order. Throws HttpError with the key, including one that cannot be combined with it.
 std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string_view body,
                                                 const ServedModel& model);
 
-/// The constraint of an answer that may, or must, call functions of which there is at least one. The model
-/// has a form for that. `format`, or nullptr, is for answers without a call. Throws as above.
+/// The constraint of an answer that may or must call functions. `tools` has at least one, and the model has a
+/// form for calls. `format`, or nullptr, constrains answers without a call. Throws as above.
 std::shared_ptr<TextConstraint> calls_constraint(JsonOptions& values, const Tools& tools,
                                                  const TextConstraint* format, const ServedModel& model);
 

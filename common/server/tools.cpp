@@ -26,7 +26,7 @@ const ordered_json* member(const ordered_json& object, const std::string& name) 
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-/// Rejects the members of an object that are set to something, but for those that are known.
+/// Rejects the members of an object that have a value and are not in `known`.
 void require_known(const std::string& key, const ordered_json& object, const std::set<std::string>& known) {
   for (const auto& [name, value] : object.items()) {
     if (value.is_null() || known.contains(name)) continue;
@@ -51,8 +51,8 @@ const ordered_json& function_of(const ordered_json& object, const std::string& k
   return *function;
 }
 
-/// The parameters for a grammar. A function takes no arguments but those that it names, so others are left
-/// out, unless the schema lets them in, or has a keyword that may name some.
+/// The parameters for a grammar. Other arguments than those that a function names are excluded, unless the
+/// schema admits them or has a keyword that may name some.
 ordered_json closed(ordered_json parameters) {
   static const std::set<std::string> plain{"type",  "properties", "required",    "title",
                                            "$defs", "$schema",    "definitions", "description"};
@@ -87,7 +87,7 @@ void add_tool(const ordered_json& tool, const std::string& key, Tools& tools) {
   tools.functions.push_back({name, parameters == nullptr
                                        ? R"({"type": "object", "additionalProperties": false})"
                                        : closed(*parameters).dump()});
-  // What is for this interface, or is nothing, is not for the model.
+  // The model gets neither keys of this interface nor empty ones.
   function.erase("strict");
   for (const char* optional : {"description", "parameters"})
     if (member(function, optional) == nullptr) function.erase(optional);

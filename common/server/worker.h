@@ -51,7 +51,7 @@ class Worker {
   std::condition_variable wake_;
   std::deque<std::function<void()>> work_;
   bool stopping_ = false;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 }  // namespace staircase

@@ -1,4 +1,4 @@
-// Calls of functions for models whose template knows none.
+// Function calls for models whose template has no form of calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::string text_of(const ordered_json& calls, const CallForm& form) {
   return text + form.end;
 }
 
-/// With the other text before or after it, a blank line apart.
+/// Adds the other text before or after the content, with a blank line between them.
 void join(ordered_json& content, const std::string& other, bool other_is_first = false) {
   const std::string own = joined_parts(content), blank = own.empty() ? "" : "\n\n";
   content = other_is_first ? other + blank + own : own + blank + other;
@@ -41,7 +41,7 @@ void join(ordered_json& content, const std::string& other, bool other_is_first =
 
 void Conversation::write_calls(const CallForm& form) {
   ordered_json messages = ordered_json::array();
-  bool has_results = false;  // the last message, which is a user's: for most templates two of them are none
+  bool has_results = false;  // in the last message, a user's: most templates reject two in a row
   for (ordered_json& message : json_->messages) {
     const bool is_result = message["role"] == "tool", is_user = message["role"] == "user";
     const std::string result =
@@ -66,7 +66,7 @@ void Conversation::write_calls(const CallForm& form) {
     };
     if (const auto system = first("system"); system != messages.end()) {
       join((*system)["content"], text);
-    } else if (const auto user = first("user"); user != messages.end()) {  // some templates take no system's
+    } else if (const auto user = first("user"); user != messages.end()) {  // some reject a system message
       join((*user)["content"], text, true);
     } else {
       messages.insert(messages.begin(), ordered_json{{"role", "system"}, {"content", text}});
