@@ -68,7 +68,7 @@ TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model doe
   const auto run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], ids = run["ids"];
   std::vector<double> gaps = run["gaps"];
-  // From a text of 450 tokens on: nothing is new before the context is full.
+  // Start at 450 tokens: nothing new happens before the context is full.
   const auto known = static_cast<std::ptrdiff_t>(450 - text.size());
   text.insert(text.end(), ids.begin(), ids.begin() + known);
   ids.erase(ids.begin(), ids.begin() + known);

@@ -17,7 +17,7 @@ std::vector<int> kept(std::vector<float> logits, float p) {
   return ids;
 }
 
-/// Logits of these probabilities.
+/// Logits with these probabilities.
 std::vector<float> logits_of(std::vector<float> probabilities) {
   for (float& value : probabilities) value = std::log(value);
   return probabilities;

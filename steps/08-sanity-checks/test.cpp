@@ -90,7 +90,7 @@ TEST_CASE("several texts of one prompt need --do-sample") {
 }
 
 TEST_CASE("the edges of each range are allowed") {
-  // Then the first error is the model.
+  // The first error is then the missing model.
   for (const std::string arguments :
        {"", "--max-new-tokens 0", "--max-new-tokens 2147483647", "--num-return-sequences 1",
         "--do-sample --num-return-sequences 1000", "--seed 0", "--seed 4294967295", "--show-candidates 0",

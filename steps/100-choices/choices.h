@@ -1,4 +1,4 @@
-// A few texts of which an answer must be one.
+// Restricts an answer to one of a few texts.
 #pragma once
 
 #include <set>
@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, ChoiceOptions& options, const RowOptio
 
 class Choices {
  public:
-  /// What may follow a part of a text: the rest of each choice that begins so.
+  /// The texts that may follow a part of a text: the rest of each choice that begins with this part.
   using States = std::set<std::string>;
 
   explicit Choices(const std::vector<std::string>& texts) : texts_(texts.begin(), texts.end()) {}

@@ -28,7 +28,7 @@ std::vector<int> offered(const std::vector<std::string>& choices, std::span<cons
   return kept;
 }
 
-/// The definition: a token with which the text begins a choice, and the end where the text is one.
+/// By definition: each token after which the text begins a choice, and the end if the text is a choice.
 std::vector<int> naive(const std::vector<std::string>& choices, std::span<const int> text) {
   const int end = tales().config().eos_token_id;
   std::vector<int> kept;

@@ -66,7 +66,7 @@ TEST_CASE("greedy texts of 50 patterns are those of Hugging Face transformers wi
     const Greedy ours = greedy(one["prompt_ids"], pattern, file["max_new_tokens"]);
     const std::vector<int> ids = one["ids"];
     CHECK(first_difference(ours.ids, ids, one["gaps"]) == "");
-    // There, a set that excludes characters has single bytes, too; here, only those of valid UTF-8.
+    // In that reference, a set that excludes characters also has single bytes; ours has only valid UTF-8.
     const bool has_others = pattern.find("[^") != pattern.npos || pattern.find("\\S") != pattern.npos ||
                             std::regex_search(pattern, std::regex(R"((^|[^\\])\.)"));
     if (ours.ids == ids && !has_others) CHECK(ours.offered == one["allowed"].get<std::vector<int>>());
@@ -128,7 +128,7 @@ TEST_CASE("an automaton knows after each byte what the list of all texts knows")
     for (const std::string& text : all) {
       if (matches(regex, text) != listed.texts.contains(text)) FAIL_CHECK(text);
       const bool is_alive = may_become_a_match(regex, text);
-      // Longer texts, which are not listed, have fronts of their own.
+      // Longer texts are not listed, so their beginnings may be missing.
       if (fronts.contains(text) ? !is_alive : is_alive && listed.longest <= kLongest) FAIL_CHECK(text);
     }
   }

@@ -40,7 +40,7 @@ std::vector<float> random_logits(unsigned seed) {
   return logits;
 }
 
-/// What step 101 keeps.
+/// The logits that step 101 keeps.
 std::vector<float> plainly(std::vector<float> logits, std::span<const int> text, const Regex& regex) {
   keep_allowed(logits, text, regex, tales_tokenizer(), ends());
   return logits;

@@ -68,7 +68,7 @@ struct Judged {
   int passed = 0, refused = 0, wrong = 0;
 };
 
-/// Compares with what others say of documents. Where no value is valid, every document is invalid.
+/// Compares verdicts on documents with the expected ones. Where no value is valid, every document is invalid.
 void judge(const Json& schema, const std::vector<std::pair<Json, bool>>& documents, Judged& all) {
   std::unique_ptr<Grammar> automaton;
   const std::string error =
@@ -87,7 +87,7 @@ void judge(const Json& schema, const std::vector<std::pair<Json, bool>>& documen
   }
 }
 
-/// Whether blanks are one that may stand where white space may, or two in a row.
+/// Whether `text` is white space that the grammar allows in one place, or two of these in a row.
 bool is_space(std::string_view text) {
   return text.empty() || text == " " ||
          (text[0] == '\n' && text.size() <= 21 && text.find_first_not_of(" \t", 1) == text.npos);

@@ -1,4 +1,4 @@
-// Where the grammar leaves only one text, its tokens are appended without asking the model.
+// Where the grammar allows only one text, its tokens are appended without asking the model.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ inline void add_options(OptionSink& sink, JumpOptions& jump, const GrammarOption
                  "--show-candidates");
 }
 
-/// What all allowed texts share from these states on: at most 1,000 bytes, as long as only one leads on.
+/// The bytes that must follow from these states, at most 1,000: as long as only one byte can follow.
 template <typename Allowed>
 std::string forced_text(const Allowed& allowed, typename Allowed::States states) {
   std::string text;
@@ -41,7 +41,7 @@ std::string forced_text(const Allowed& allowed, typename Allowed::States states)
   return text;
 }
 
-/// The tokens of a forced text, but for the last one: the model might have written its bytes together with
+/// The tokens of a forced text except the last one: the model might have written its bytes in one token with
 /// those that come after them.
 inline std::vector<int> sure_tokens(const Tokenizer& tokenizer, const std::string& forced) {
   std::vector<int> tokens = tokenizer.encode(forced);
@@ -49,7 +49,7 @@ inline std::vector<int> sure_tokens(const Tokenizer& tokenizer, const std::strin
   return tokens;
 }
 
-/// A token that no one has chosen.
+/// Appends a token without choosing it from logits.
 inline Token append_token(Row& row, int id, const EndTokens& ends) {
   Token token{.id = id};
   row.tokens.push_back(id);
@@ -57,8 +57,8 @@ inline Token append_token(Row& row, int id, const EndTokens& ends) {
   return token;
 }
 
-/// Continues one prompt, with `options` that mask as `masks` do. `passes` counts those of the model, the
-/// prompt's too. Beyond the context a pass reads only the newest token, so none is appended there. With
+/// Continues one prompt, with `options` that mask as `masks` do. `passes` counts the model's passes, prefill
+/// included. Beyond the context a pass reads only the newest token, so no tokens are appended there. With
 /// `tools`, calls get their results, which the grammar must allow and the context must hold; otherwise throws
 /// Error.
 template <typename Allowed>
@@ -87,7 +87,7 @@ Generation generate_ahead(Model& model, const std::shared_ptr<TokenMasks<Allowed
       if (!row.finished && std::ssize(row.tokens) < model.config().n_positions)
         add(append_token(row, token, masks->ends));
     if (row.finished) break;
-    if (row.tokens.size() > before) continue;  // perhaps a call ends there
+    if (row.tokens.size() > before) continue;  // a call may end there
     const auto fed = tokens_to_feed(row.tokens, model.config().n_positions, cache, 0, options.overflow);
     add(take_token(row, model.next_logits(fed, cache), masks->ends));
     ++passes;

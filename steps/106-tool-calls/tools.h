@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// The rest of the call with which the text ends, such as " 12]" for `[calc(3*4) =`; empty if it ends with
-/// none. It adds, subtracts or multiplies two whole numbers of up to 9 digits.
+/// The rest of the call with which the text ends, such as " 12]" for `[calc(3*4) =`; empty if it ends with no
+/// call. Calls add, subtract or multiply two whole numbers of up to 9 digits.
 inline std::string result_at_end(const std::string& text) {
   static const std::regex call(R"(\[calc\((\d{1,9})([-+*])(\d{1,9})\) =$)");
   std::smatch parts;

@@ -22,7 +22,7 @@ Model window_model(DType dtype = DType::kFloat32) {
   return Model::load(find_model("tales-window-1m"), make_test_device(2), dtype);
 }
 
-/// Tokens at random, as no text has them.
+/// Random tokens, unlike those of any text.
 std::vector<int> random_tokens(std::mt19937& generator, std::size_t count) {
   std::vector<int> tokens(count);
   for (int& token : tokens) token = static_cast<int>(generator() % 4000);
@@ -49,7 +49,7 @@ std::vector<int> continued(Model& model, const std::vector<int>& prompt, const T
   return generate(model, prompt, options, cache, generator, [](const Token&) {}).tokens;
 }
 
-/// This many new tokens, whatever they are.
+/// Options for exactly this many new tokens, even after an end-of-text token.
 TextOptions exactly(int count) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
@@ -205,7 +205,7 @@ TEST_CASE("going back by up to 64 tokens keeps the row, and further back it is c
   twice.append(0, 100);  // but a cleared row begins anew
   twice.truncate(0, 30);
   CHECK(twice.length(0) == 30);
-  RingKvCache shorter(model);  // it is shorter than its ring now, but the ring had come round
+  RingKvCache shorter(model);  // the text is shorter than the ring, which had wrapped around
   shorter.append(0, 150);
   shorter.truncate(0, 100);
   shorter.truncate(0, 40);

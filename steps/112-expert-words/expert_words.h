@@ -13,7 +13,7 @@
 
 namespace staircase {
 
-/// How many different experts `rows` neighbouring tokens choose: the mean over all groups of as many.
+/// How many different experts `rows` neighbouring tokens choose: the mean over all such groups.
 inline double distinct_experts(const std::vector<Shares>& routes, std::size_t rows) {
   std::size_t sum = 0, groups = 0;
   for (; (groups + 1) * rows <= routes.size(); ++groups) {
@@ -25,7 +25,7 @@ inline double distinct_experts(const std::vector<Shares>& routes, std::size_t ro
   return static_cast<double>(sum) / static_cast<double>(groups);
 }
 
-/// The same if each row chose k of n experts at random: it leaves an expert out with probability 1 - k/n.
+/// The expected number if each row chose k of n experts at random, leaving one out with chance 1 - k/n.
 inline double expected_experts(int n, int k, std::size_t rows) {
   return n * (1.0 - std::pow(1.0 - 1.0 * k / n, static_cast<double>(rows)));
 }

@@ -65,9 +65,9 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta)
   return x;
 }
 
-/// What a token takes from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
-/// is the mean of their values weighted by softmax(query · key / √d). Neighbouring query heads share one head
-/// of keys and values (Ainslie et al. 2023, section 2.2).
+/// What a token reads from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
+/// is the mean of their values, weighted by softmax(query · key / √d). Neighbouring query heads share one
+/// head of keys and values (Ainslie et al. 2023, section 2.2).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   const std::size_t group = query.size() / keys[0].size();
@@ -87,10 +87,10 @@ inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& va
   return attended;
 }
 
-using Shares = std::map<int, float>;  ///< of the experts that a token has chosen
+using Shares = std::map<int, float>;  ///< of the experts that a token chose, by their numbers
 
-/// The k experts with the largest scores; of equal ones the first. Their shares are their probabilities under
-/// a softmax, divided by the sum of these (Shazeer et al. 2017, section 2.1; here without noise).
+/// The k experts with the largest scores; of equal ones the first. Their shares are their softmax
+/// probabilities, divided by the sum of these k (Shazeer et al. 2017, section 2.1; here without noise).
 inline Shares route(const Vector& scores, int k) {
   Vector rest = softmax(scores);
   Shares shares;
@@ -107,7 +107,7 @@ inline Shares route(const Vector& scores, int k) {
 class PlainModel {
  public:
   PartTimes times;                          ///< of all calls
-  std::vector<std::vector<Shares>> routes;  ///< of the last call: in each block, those of each token
+  std::vector<std::vector<Shares>> routes;  ///< of the last call, for each block and token
 
   /// Throws Error for a model of another family.
   explicit PlainModel(const Model& model)
@@ -141,7 +141,7 @@ class PlainModel {
     return project(part + "o_proj", attend(rotated(query, position), keys, values, config_.n_head));
   }
 
-  /// The results of the chosen experts, each times its share. A block without a router has one MLP.
+  /// The sum of the chosen experts' results, each times its share. A block without a router has one MLP.
   Vector experts(const std::string& part, const Vector& x) {
     if (!weights_.contains(part + "gate.weight")) return mlp(part, x);
     Vector y(x.size());

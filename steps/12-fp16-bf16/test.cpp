@@ -32,9 +32,9 @@ TEST_CASE("the formula of the weights is their real size, in every type") {
   // 6 · 2,304 biases, 13 · 512 of the norms and 512 · 256 positions.
   CHECK(weight_bytes(tales().config(), DType::kFloat16) == 2 * 5'767'168 + 4 * 151'552);
   CHECK(weight_bytes(tales().config(), DType::kFloat32) == 4 * 5'767'168 + 4 * 151'552);
-  // In int8 64 of them share a scale of four bytes.
+  // In int8, 64 weights share a scale of four bytes.
   CHECK(weight_bytes(tales().config(), DType::kInt8) == 5'767'168 + 4 * 90'112 + 4 * 151'552);
-  // In int4 two share a byte and 32 a scale of two bytes, but the embedding is kept in int8.
+  // In int4, two weights share a byte and 32 share a scale of two bytes; the embedding stays in int8.
   CHECK(weight_bytes(tales().config(), DType::kInt4) ==
         4'718'592 / 2 + 2 * 147'456 + 1'048'576 + 4 * 16'384 + 4 * 151'552);
 }

@@ -25,7 +25,7 @@ std::vector<int> prompt(int length, int first = 0) {
   return {tokens.begin() + first, tokens.begin() + first + length};
 }
 
-/// A request, and after how many passes it comes.
+/// A request, and after how many passes it arrives.
 struct Asked {
   int priority, tokens, new_tokens, comes = 0;
 };

@@ -24,7 +24,7 @@ std::vector<int> prompt(int length, int first = 0) {
   return {tokens.begin() + first, tokens.begin() + first + length};
 }
 
-/// A text twice, and its beginning once more: what follows is easy to guess.
+/// A text twice, then its beginning again, so the next tokens are easy to guess.
 std::vector<int> refrain(int length, int first = 0) {
   const std::vector<int> once = prompt(length, first);
   std::vector<int> text = once;

@@ -39,7 +39,7 @@ class Service : public CompletionService {
               if (const auto [reply, i] = find(number); reply) reply->add_token(i, token);
             },
             [this](int number, const Generation& text) {
-              // Its place is free before its client learns of the end and sends the next request.
+              // Its slot must be free before its client gets the end and sends the next request.
               if (const auto [reply, i] = find(number, true); reply) reply->end_text(i, text.finish_reason);
             }) {
     scheduler_.patience = turns.patience;
@@ -52,7 +52,7 @@ class Service : public CompletionService {
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
     if (draining_) return Admission::kShuttingDown;
-    // Even a request for several texts finds its slots if it is alone, one after another.
+    // A request that is alone is always accepted: its texts get slots one after another.
     if (!unfinished_.empty() && std::ssize(unfinished_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
       unfinished_[++last_] = {reply, i};
@@ -111,9 +111,9 @@ class Service : public CompletionService {
   std::vector<ProgramMetric> metrics() const override { return draft_metrics(scheduler_); }
 
  private:
-  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
+  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // a reply, and the number of its text
 
-  /// Of a text; without a reply if its client has left.
+  /// The ticket of a text, without a reply if its client has left.
   Ticket find(int number, bool remove = false) {
     const std::lock_guard lock(mutex_);
     const Ticket ticket = unfinished_.contains(number) ? unfinished_.at(number) : Ticket();
@@ -126,11 +126,11 @@ class Service : public CompletionService {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<int, Ticket> unfinished_;        // of all unfinished texts, by their numbers
-  int last_ = 0;                            // among these numbers
-  std::deque<std::function<bool()>> work_;  // returns whether it is done; otherwise it goes on after a pass
+  int last_ = 0;                            // the latest of these numbers
+  std::deque<std::function<bool()>> work_;  // each returns whether it is done; if not, it runs again later
   bool draining_ = false;
   CachedPrompts engine_;
-  TurnScheduler scheduler_;  // for the model thread only
+  TurnScheduler scheduler_;  // used only by the model thread
 };
 
 }  // namespace staircase

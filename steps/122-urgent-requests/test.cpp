@@ -31,7 +31,7 @@ const ServedModel& served() {
   return model;
 }
 
-/// A client without a network. What is posted is done at once, in the thread that posts.
+/// A client without a network. Posted work is done at once, in the thread that posts it.
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
@@ -70,7 +70,7 @@ Metrics& metrics() {
 struct Served {
   ToyEngine toy;
   std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
-  int parts = 1;            ///< that a prompt takes
+  int parts = 1;            ///< into which a prompt is divided
   Service service;
 
   Served(int slots, int queue, const PrefillOptions& prefill = {}, const TurnOptions& turns = {})
@@ -92,7 +92,7 @@ struct Served {
   std::vector<int> last_scored;
   int missing = 0;
 
-  /// Until the service is drained.
+  /// Runs passes until the service is drained.
   void run() {
     while (service.pass()) continue;
   }

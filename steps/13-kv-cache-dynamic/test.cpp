@@ -11,7 +11,7 @@ using namespace staircase;
 
 namespace {
 
-/// A text, and what its cache used.
+/// A text and the memory that its cache used.
 struct Continued {
   std::vector<int> tokens;
   CacheUse cache;
@@ -26,7 +26,7 @@ Continued continued(Model& model, const std::vector<int>& prompt, const TextOpti
   return {text.tokens, cache.use()};
 }
 
-/// This many new tokens, whatever they are.
+/// Options for exactly this many new tokens, even after an end-of-text token.
 TextOptions exactly(int count) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
@@ -71,7 +71,7 @@ TEST_CASE("a growing cache keeps every position unchanged") {
     for (std::size_t position = 0; position < 5; ++position) {
       CAPTURE(position);
       const bool kept = now[position] == before[position];
-      CHECK(kept);  // and not the thousands of numbers themselves
+      CHECK(kept);  // so a failure does not print thousands of numbers
     }
   }
   CHECK(cache.length(0) == 109);

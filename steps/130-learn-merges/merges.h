@@ -1,4 +1,4 @@
-// Byte-pair encoding: the pair of tokens that is most often side by side becomes a token, again and again.
+// Byte-pair encoding: the most frequent pair of neighbouring tokens becomes one token, again and again.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Merge {
   bool operator==(const Merge&) const = default;
 };
 
-/// A word of the text, cut into tokens, and how often the text has it.
+/// A word of the text, cut into tokens, and how often it occurs.
 struct Word {
   std::vector<int> tokens;
   std::int64_t count;
@@ -38,8 +38,8 @@ inline std::vector<Word> words_of(std::string_view text) {
   return words;
 }
 
-/// The pair of neighbours that the words have most often, and of several the one with the smallest ids;
-/// nothing if no pair is there twice.
+/// The most frequent pair of neighbours in the words, and of several the one with the smallest ids; nothing
+/// if no pair occurs twice.
 inline std::optional<Merge> most_frequent_pair(const std::vector<Word>& words) {
   std::map<std::pair<int, int>, std::int64_t> counts;
   for (const auto& [tokens, count] : words)
@@ -50,7 +50,7 @@ inline std::optional<Merge> most_frequent_pair(const std::vector<Word>& words) {
   return best;
 }
 
-/// Puts the token `id` where left and right are side by side, from the first token to the last.
+/// Replaces each pair of left and right by the token `id`, from the first token to the last.
 inline void merge_pair(std::vector<int>& tokens, int left, int right, int id) {
   std::vector<int> merged;
   for (const int token : tokens) {
@@ -61,8 +61,8 @@ inline void merge_pair(std::vector<int>& tokens, int left, int right, int id) {
   tokens = std::move(merged);
 }
 
-/// At most `count` merges, in the order in which the words suggest them: merge i makes the token 256 + i. The
-/// words are merged, too.
+/// Learns at most `count` merges from the words, in order: merge i makes the token 256 + i. Also merges the
+/// words themselves.
 inline std::vector<Merge> learn_merges(std::vector<Word>& words, int count) {
   std::vector<Merge> merges;
   while (std::ssize(merges) < count) {
@@ -74,7 +74,7 @@ inline std::vector<Merge> learn_merges(std::vector<Word>& words, int count) {
   return merges;
 }
 
-/// A line for each merge, on standard error: the new id, how often it was found, and the two texts.
+/// Prints a line for each merge on standard error: the new id, how often it was found, and the two texts.
 inline void show_merges(std::string_view text, int count) {
   std::vector<Word> words = words_of(text);
   std::vector<std::string> texts;  // of each token

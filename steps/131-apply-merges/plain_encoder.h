@@ -1,4 +1,4 @@
-// From a text to ids: the merges of the vocabulary, in the order in which they were learnt.
+// Turns a text into ids: applies the vocabulary's merges in the order in which they were learnt.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace staircase {
 /// Llama 3.
 class PlainEncoder {
  public:
-  /// Throws Error if one of the 256 bytes is no token.
+  /// Throws Error if one of the 256 bytes is not a token.
   explicit PlainEncoder(const Tokenizer& tokenizer) {
     for (int id = 0; id < tokenizer.vocab_size(); ++id)
       ids_.try_emplace(std::string(tokenizer.bytes(id)), id);
@@ -35,8 +35,8 @@ class PlainEncoder {
   }
 
  private:
-  /// The tokens of a word: of all pairs of neighbours that are a token together, the one with the smallest id
-  /// is merged first, and the leftmost of several.
+  /// The tokens of a word: of all pairs of neighbours that form a token, the one with the smallest id is
+  /// merged first, and of several the leftmost.
   std::vector<std::string> merged(std::string_view word) const {
     std::vector<std::string> tokens;
     for (const char byte : word) tokens.emplace_back(1, byte);

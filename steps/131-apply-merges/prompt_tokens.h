@@ -1,4 +1,4 @@
-// The tokens that a prompt becomes.
+// Shows the tokens of a prompt.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-/// A line for each token, on standard error: its id and its text in quotes.
+/// Prints a line for each token on standard error: its id and its text in quotes.
 inline void show_tokens(const Tokenizer& tokenizer, const std::vector<int>& tokens) {
   for (const int token : tokens)
     say(fmt::format("{:>6}  {}", token, quoted(std::string(tokenizer.bytes(token)))));

@@ -10,7 +10,7 @@ using namespace staircase;
 
 namespace {
 
-/// A text, and what its cache used.
+/// A text and the memory that its cache used.
 struct Continued {
   std::vector<int> tokens;
   CacheUse cache;
@@ -25,7 +25,7 @@ Continued continued(Model& model, const std::vector<int>& prompt, const TextOpti
   return {text.tokens, cache.use()};
 }
 
-/// This many new tokens, whatever they are.
+/// Options for exactly this many new tokens, even after an end-of-text token.
 TextOptions exactly(int count) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }

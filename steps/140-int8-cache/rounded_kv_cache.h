@@ -1,4 +1,4 @@
-// A cache in float32 that holds the numbers of one in 8 bits.
+// A float32 cache whose numbers are rounded as in an 8-bit cache.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// Rounds what a pass has computed before the next pass reads it. `size` neighbouring numbers of a head share
-/// a scale, or all of a smaller head. The model's cache_dtype must be float32.
+/// Rounds the keys and values of a pass before the next pass reads them. `size` neighbouring numbers of a
+/// head share a scale, or all of a smaller head. The model's cache_dtype must be float32.
 class RoundedKvCache final : public StaticKvCache {
  public:
   RoundedKvCache(Model& model, std::size_t size)
@@ -27,7 +27,7 @@ class RoundedKvCache final : public StaticKvCache {
     StaticKvCache::append(row, count);
   }
 
-  /// In 8 bits: a byte for each number, and the scales.
+  /// Memory in 8 bits: a byte for each number, plus the scales.
   CacheUse use() const override {
     const std::size_t numbers = StaticKvCache::use().bytes / sizeof(float);
     return {.bytes = numbers + numbers / size_ * sizeof(float)};
@@ -50,7 +50,7 @@ class RoundedKvCache final : public StaticKvCache {
   int rounded_ = 0;  // positions
 };
 
-/// A cache of each type that the device takes, the exact one first. Then those of 8 bits with a scale for 16,
+/// A cache of each type that the device supports, the exact one first. Then 8-bit caches with a scale for 16,
 /// 32 or 64 numbers.
 inline std::vector<TriedCache> caches_of(Model& model) {
   std::vector<TriedCache> caches;

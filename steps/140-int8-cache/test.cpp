@@ -17,7 +17,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// Some text of that many tokens.
+/// A text of that many tokens.
 std::vector<int> text_of(int length) {
   std::vector<int> tokens;
   for (int i = 0; i < length; ++i) tokens.push_back((i * 1237 + 31) % tales().config().vocab_size);
@@ -143,7 +143,7 @@ TEST_CASE("the first layer holds the numbers of the core's cache in 8 bits, to t
   try {
     model.use_cache_dtype(DType::kInt8);
   } catch (const UsageError&) {
-    return;  // a GPU
+    return;  // not supported on a GPU
   }
   StaticKvCache core(model);
   decoded(model, text, core);

@@ -1,4 +1,4 @@
-// Numbers in fewer than 8 bits: whole steps above the least of a group.
+// Numbers in fewer than 8 bits: whole steps above the smallest number of a group.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// What remains of heads [n, head_size] if each number is one of 2^bits levels. The lowest level is the least
-/// number of its group of `size` neighbours, the highest one the largest, and the steps between are equal.
+/// Heads [n, head_size], with each number rounded to one of 2^bits levels. The lowest level is the smallest
+/// number of its group of `size` neighbours, the highest is the largest, and the steps between are equal.
 inline std::vector<float> on_levels(std::span<const float> heads, std::size_t head_size, std::size_t size,
                                     int bits) {
   std::vector<float> rounded;

@@ -1,4 +1,4 @@
-// A cache in float32 that holds the numbers of one in 8 bits or fewer.
+// A float32 cache whose numbers are rounded as in a cache of 8 or fewer bits.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace staircase {
 
-/// Rounds what a pass has computed before the next pass reads it. `size` neighbouring numbers of a head share
-/// a scale, or all of a smaller head. The model's cache_dtype must be float32.
+/// Rounds the keys and values of a pass before the next pass reads them. `size` neighbouring numbers of a
+/// head share a scale, or all of a smaller head. The model's cache_dtype must be float32.
 class RoundedKvCache final : public StaticKvCache {
  public:
   RoundedKvCache(Model& model, std::size_t size, int bits = 8)
@@ -31,7 +31,7 @@ class RoundedKvCache final : public StaticKvCache {
     StaticKvCache::append(row, count);
   }
 
-  /// The bits of each number, and 4 bytes for each group: a scale, or a least number and a step in bfloat16.
+  /// Memory: each number's bits, and 4 bytes per group: a scale, or a least number and a step in bfloat16.
   CacheUse use() const override {
     const std::size_t numbers = StaticKvCache::use().bytes / sizeof(float);
     return {.bytes = numbers * bits_ / 8 + numbers / size_ * sizeof(float)};
@@ -57,8 +57,8 @@ class RoundedKvCache final : public StaticKvCache {
   int rounded_ = 0;  // positions
 };
 
-/// A cache of each type that the device takes, the exact one first. Then those of 8 bits with a scale for 16,
-/// 32 or 64 numbers, and those of 4 bits.
+/// A cache of each type that the device supports, the exact one first. Then 8-bit caches with a scale for 16,
+/// 32 or 64 numbers, and 4-bit caches.
 inline std::vector<TriedCache> caches_of(Model& model) {
   std::vector<TriedCache> caches;
   const DType chosen = model.kv_dtype();

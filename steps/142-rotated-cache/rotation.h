@@ -21,7 +21,7 @@ inline void rotate(std::span<float> x) {
   for (float& number : x) number /= std::sqrt(static_cast<float>(x.size()));
 }
 
-/// Each of some heads [n, head_size].
+/// Rotates each of the heads [n, head_size].
 inline void rotate_heads(std::span<float> heads, std::size_t head_size) {
   for (; !heads.empty(); heads = heads.subspan(head_size)) rotate(heads.first(head_size));
 }

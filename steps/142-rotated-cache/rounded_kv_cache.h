@@ -1,4 +1,4 @@
-// A cache in float32 that holds the numbers of one in 8 bits or fewer.
+// A float32 cache whose numbers are rounded as in a cache of 8 or fewer bits.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace staircase {
 
-/// Rounds what a pass has computed before the next pass reads it. `size` neighbouring numbers of a head share
-/// a scale, or all of a smaller head. The model's cache_dtype must be float32.
+/// Rounds the keys and values of a pass before the next pass reads them. `size` neighbouring numbers of a
+/// head share a scale, or all of a smaller head. The model's cache_dtype must be float32.
 class RoundedKvCache final : public StaticKvCache {
  public:
   RoundedKvCache(Model& model, std::size_t size, int bits = 8, bool rotates = false)
@@ -34,7 +34,7 @@ class RoundedKvCache final : public StaticKvCache {
     StaticKvCache::append(row, count);
   }
 
-  /// The bits of each number, and 4 bytes for each group: a scale, or a least number and a step in bfloat16.
+  /// Memory: each number's bits, and 4 bytes per group: a scale, or a least number and a step in bfloat16.
   CacheUse use() const override {
     const std::size_t numbers = StaticKvCache::use().bytes / sizeof(float);
     return {.bytes = numbers * bits_ / 8 + numbers / size_ * sizeof(float)};
@@ -51,7 +51,7 @@ class RoundedKvCache final : public StaticKvCache {
       if (rotates_) rotate_heads(numbers, kept.dim(3));
       auto rounded = bits_ == 8 ? dequantize(quantize(numbers, kept.dim(3), size_))
                                 : on_levels(numbers, kept.dim(3), size_, bits_);
-      if (rotates_) rotate_heads(rounded, kept.dim(3));  // back
+      if (rotates_) rotate_heads(rounded, kept.dim(3));  // rotates back
       model_.device().copy_from_host(rounded, own);
     }
   }
@@ -63,8 +63,8 @@ class RoundedKvCache final : public StaticKvCache {
   int rounded_ = 0;  // positions
 };
 
-/// A cache of each type that the device takes, the exact one first. Then those of 8 bits with a scale for 16,
-/// 32 or 64 numbers, and those of 4 bits, rotated as well if heads have a power of 2 of numbers.
+/// A cache of each type that the device supports, the exact one first. Then 8-bit caches with a scale for 16,
+/// 32 or 64 numbers, and 4-bit caches, also rotated if the head size is a power of 2.
 inline std::vector<TriedCache> caches_of(Model& model) {
   std::vector<TriedCache> caches;
   const DType chosen = model.kv_dtype();

@@ -16,7 +16,7 @@ class DroppedTurns {
  public:
   DroppedTurns() = default;
 
-  /// Goes on after these messages were dropped and reported.
+  /// Continues after these messages were dropped and reported.
   explicit DroppedTurns(std::vector<Message> dropped) : dropped_(std::move(dropped)) { report(); }
 
   const std::vector<Message>& dropped() const { return dropped_; }

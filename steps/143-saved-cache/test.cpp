@@ -58,7 +58,7 @@ struct Talk {
   }
 };
 
-/// Asks the same of two conversations, and checks that they answer alike and compute as much.
+/// Asks two conversations the same question, and checks that they answer alike and compute as much.
 void check_next(Talk& one, Talk& other, const std::string& question) {
   one.ask(question);
   other.ask(question);
@@ -78,7 +78,7 @@ TEST_CASE("a conversation that is ended after each answer has the tokens of one 
     try {
       model.use_cache_dtype(dtype);
     } catch (const UsageError&) {
-      continue;  // a GPU does not take all of them
+      continue;  // a GPU does not support all types
     }
     for (const float temperature : {0.0f, 1.0f, 3.0f}) {
       CAPTURE(temperature);
@@ -97,7 +97,7 @@ TEST_CASE("a conversation that is ended after each answer has the tokens of one 
 }
 
 TEST_CASE("answers keep their tokens, also those before the last") {
-  // Hot texts have tokens that their text is not encoded to.
+  // At a high temperature, texts have tokens that encoding them would not yield.
   const TemporaryFolder folder;
   Talk whole(tales(), 5);
   for (const char* const question : {"Why?", "Who?", "Where?"}) whole.ask(question);
@@ -141,7 +141,7 @@ TEST_CASE("rings go on as if the program had never ended, also after a conversat
     if (round > 0) next.restore(file);
     std::size_t kept = round > 6 && generator() % 3 == 0 ? generator() % 6 * 2 : 1000;  // as /undo does
     if (round == 5) kept = 6;
-    if (round == 6) kept = 2;  // too far for a ring that has held what came before
+    if (round == 6) kept = 2;  // too far for a ring that has already wrapped around
     for (Talk* const talk : {&whole, &next}) talk->messages.resize(std::min(kept, talk->messages.size()));
     check_next(whole, next, "Why do you weep, and where do you live?");
     if (round == 5) CHECK(next.answer.cached_tokens > 100);

@@ -17,12 +17,12 @@ using Counts = std::vector<std::size_t>;
 constexpr OverflowOptions kSlide{.on_overflow = Overflow::kSlide};
 constexpr OverflowOptions kRecompute{.on_overflow = Overflow::kRecompute};
 
-/// This many new tokens, whatever they are.
+/// Options for exactly this many new tokens, even after an end-of-text token.
 TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}, .overflow = overflow};
 }
 
-/// The new tokens; `cache` stays as they leave it.
+/// Returns the new tokens and leaves `cache` as it is after them.
 std::vector<int> continued(
     const std::vector<int>& prompt, const TextOptions& options, KvCache& cache,
     const OnToken& on_token = [](const Token&) {}) {
@@ -239,7 +239,7 @@ TEST_CASE("a refilled cache holds the last tokens of the text, and only those") 
     return likeliest(tales().next_logits(std::span(text).subspan(from, count)), 1)[0].probability;
   };
   CHECK(std::abs(got - likeliest_behind(213, 300)) < 1e-6f);
-  // Otherwise other tokens would pass: one less, one more, and the first ones of the text and of the window.
+  // Otherwise wrong windows would pass: one token less or more, or the start of the text or of the window.
   CHECK(std::abs(got - likeliest_behind(214, 299)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(212, 301)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(0, 300)) > 1e-5f);

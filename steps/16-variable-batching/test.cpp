@@ -13,7 +13,7 @@ using namespace staircase;
 
 namespace {
 
-/// This many new tokens, whatever they are.
+/// Options for exactly this many new tokens, even after an end-of-text token.
 TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}, .overflow = overflow};
 }

@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// What the next token after `tokens` is drawn from.
+/// The distribution of the next token after `tokens`.
 std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
                                      const SamplingOptions& options) {
   std::vector<float> logits = copy_of(model.next_logits(tokens));
@@ -63,8 +63,8 @@ Generation plain(Model& target, const std::vector<int>& prompt, const TextOption
   return generate(target, {prompt}, options, cache, [](int, const Token&) {})[0];
 }
 
-/// How likely the counts of all texts of three tokens are, each drawn by `text(generator)`, if `chance(text)`
-/// is their probability.
+/// The p-value of the counts of all texts of three tokens that `text(generator)` draws, if `chance(text)` is
+/// their probability.
 template <typename Text, typename Chance>
 double p_value_of_texts(int draws, const Text& text, const Chance& chance) {
   std::vector<int> counts(125);

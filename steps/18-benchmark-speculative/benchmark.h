@@ -1,5 +1,5 @@
-// Measures what speculation gains: every number of drafted tokens, in every dtype, compared with the target
-// alone.
+// Measures the speed-up of speculation over the target alone, for each number of drafted tokens in each
+// dtype.
 #pragma once
 
 #include "common/base/error.h"
@@ -11,7 +11,7 @@
 namespace staircase {
 
 struct BenchmarkOptions {
-  std::string folder = {};  ///< where the results go; none: no benchmark
+  std::string folder = {};  ///< folder for the results; empty: no benchmark
   int repetitions = 3;
   int most_speculative_tokens = 8;
 };
@@ -37,7 +37,7 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
     throw UsageError("--draft-model needs the cache, one prompt and one continuation");
 }
 
-/// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.
+/// A draft model with a number of drafted tokens, or the target alone. All ways to decode take turns.
 struct Way {
   NamedModel* draft = nullptr;
   int gamma = 0;

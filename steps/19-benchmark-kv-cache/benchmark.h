@@ -1,5 +1,5 @@
-// Measures what speculation gains: every number of drafted tokens, in every dtype, compared with the target
-// alone.
+// Measures the speed-up of speculation over the target alone, for each number of drafted tokens in each
+// dtype.
 #pragma once
 
 #include "common/base/error.h"
@@ -11,10 +11,10 @@
 namespace staircase {
 
 struct BenchmarkOptions {
-  std::string folder = {};  ///< where the results go; none: no benchmark
+  std::string folder = {};  ///< folder for the results; empty: no benchmark
   int repetitions = 3;
   int most_speculative_tokens = 8;
-  std::vector<int> lengths{200, 400, 800};  ///< in new tokens, for the cache
+  std::vector<int> lengths{200, 400, 800};  ///< new tokens per text, for the cache
 };
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
@@ -49,7 +49,7 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
     throw UsageError("--draft-model needs the cache, one prompt and one continuation");
 }
 
-/// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.
+/// A draft model with a number of drafted tokens, or the target alone. All ways to decode take turns.
 struct Way {
   NamedModel* draft = nullptr;
   int gamma = 0;

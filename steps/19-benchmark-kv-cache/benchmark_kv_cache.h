@@ -1,4 +1,4 @@
-// Measures what a cache gains: none, a growing one and a static one, for texts of several lengths.
+// Measures the gain of a cache: compares none, a growing one and a static one on texts of several lengths.
 #pragma once
 
 #include "benchmark.h"
@@ -6,7 +6,7 @@
 
 namespace staircase {
 
-/// One of the ways that take turns: a cache and a number of new tokens.
+/// A cache and a number of new tokens. All ways to decode take turns.
 struct CacheWay {
   std::string cache;
   int length = 0;
@@ -14,8 +14,8 @@ struct CacheWay {
   CacheUse use = {};             ///< of the last run
 };
 
-/// Greedy decoding of `count` tokens: how many per second, prefill included. At the end of the context, the
-/// growing cache is full for good, and the static one slides.
+/// Decodes `count` tokens greedily and returns tokens per second, prefill included. At the end of the
+/// context, the growing cache stays full and the static one slides.
 inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<int>& prompt, int count) {
   const auto start = Clock::now();
   way.tokens = prompt;
@@ -36,8 +36,8 @@ inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<i
   return count / std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Measures every cache with every length, with a model in its dtype. The warm-up has the shortest length:
-/// without a cache, the longest one takes more time than all others together.
+/// Measures every cache with every length, for a model in its dtype. The warm-up uses the shortest length,
+/// because without a cache the longest takes more time than all others together.
 inline void measure_caches(Model& model, const std::vector<int>& prompt, const BenchmarkOptions& benchmark,
                            Table& table, Plot& plot) {
   std::vector<CacheWay> ways;

@@ -13,7 +13,7 @@
 namespace staircase {
 
 struct DriftOptions {
-  std::string file = {};  ///< where the plot goes; none: no comparison
+  std::string file = {};  ///< file for the plot; empty: no comparison
 };
 
 inline void add_options(OptionSink& sink, DriftOptions& options, const RunOptions& run) {
@@ -24,8 +24,8 @@ inline void add_options(OptionSink& sink, DriftOptions& options, const RunOption
       "--no-use-cache");
 }
 
-/// For each token of `tokens` beyond the context: the divergence of the distribution after it, with a cache
-/// that the options make room in, from that of the exact window.
+/// For each token beyond the context, the divergence of the distribution after it from the exact window's,
+/// with a cache in which the options make room.
 inline std::vector<double> drift(Model& model, std::span<const int> tokens, const OverflowOptions& options) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   std::vector<double> divergences;

@@ -15,7 +15,7 @@ using namespace staircase;
 
 namespace {
 
-/// What the next token after `tokens` is drawn from.
+/// The distribution of the next token after `tokens`.
 std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
                                      const SamplingOptions& options) {
   std::vector<float> logits = copy_of(model.next_logits(tokens));
@@ -79,7 +79,7 @@ Run speculated(Model& target, Drafter& drafter, const std::vector<int>& prompt, 
   return run;
 }
 
-/// tales-6m, which looks up.
+/// Runs tales-6m with prompt look-up.
 Run looked_up(const std::vector<int>& prompt, const TextOptions& options, int gamma, int longest = 2) {
   PromptLookup drafter(longest, tales().config().vocab_size);
   return speculated(tales(), drafter, prompt, options, gamma);

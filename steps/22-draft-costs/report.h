@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// Milliseconds that the target alone takes for a token, in the middle of `tokens`: the median of ten runs,
-/// or of a tenth of a second.
+/// Milliseconds that the target alone takes for a token, in the middle of `tokens`: the median of at least
+/// ten runs that take at least a tenth of a second together.
 inline double plain_ms(Model& target, std::span<const int> tokens, const SamplingOptions& options) {
   const std::size_t seen = std::min<std::size_t>(tokens.size(), target.config().n_positions);
   const std::span<const int> text = tokens.first((seen + 1) / 2);
@@ -36,7 +36,7 @@ inline double expected_speedup(double alpha, double gamma, double c) {
   return tokens / (gamma * c + 1.0);
 }
 
-/// Prints how well it went; `plain` is the time of one token of the target alone, in milliseconds.
+/// Prints the report; `plain` is the target's time for one token without drafts, in milliseconds.
 inline void report(const Speculation& counts, double plain, Output& output) {
   if (counts.drafted == 0) return say("\nno token was drafted");
   const double rate = 1.0 * counts.accepted / counts.drafted;

@@ -56,7 +56,7 @@ Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptio
   return run;
 }
 
-/// What the target generates from a prompt of two tokens alone.
+/// A prompt of two tokens, and the text that the target alone generates from it.
 const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());

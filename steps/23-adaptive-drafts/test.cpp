@@ -12,7 +12,7 @@ using namespace staircase;
 
 namespace {
 
-/// What the next token after `tokens` is drawn from.
+/// The distribution of the next token after `tokens`.
 std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
                                      const SamplingOptions& options) {
   std::vector<float> logits = copy_of(model.next_logits(tokens));
@@ -60,7 +60,7 @@ Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptio
   return run;
 }
 
-/// What the target generates from a prompt of two tokens alone.
+/// A prompt of two tokens, and the text that the target alone generates from it.
 const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());

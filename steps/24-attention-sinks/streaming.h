@@ -14,7 +14,7 @@
 namespace staircase {
 
 struct StreamingOptions {
-  std::string file = {};  ///< where the plot goes; none: no comparison
+  std::string file = {};  ///< file for the plot; empty: no comparison
   int window = 256;       ///< positions that the cache keeps
   int sinks = 4;          ///< how many of them hold the first tokens
 };

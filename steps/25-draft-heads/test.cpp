@@ -41,7 +41,7 @@ std::vector<float> next_distribution(Model& model, std::span<const int> tokens,
   return distribution(logits, tokens, options);
 }
 
-/// What the target generates from a prompt of two tokens alone.
+/// A prompt of two tokens, and the text that the target alone generates from it.
 const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());
@@ -82,7 +82,7 @@ TEST_CASE("the logits of each head are those of PyTorch") {
 }
 
 TEST_CASE("the heads read the state that chose the newest token, however many drafts were accepted") {
-  /// Proposes three tokens, of which 0, 1, 2 or 3 are right, and compares what the heads propose there.
+  /// Proposes three tokens, of which 0, 1, 2 or 3 are right, and compares them with what the heads propose.
   struct Compared : Drafter {
     explicit Compared(std::vector<int> known) : text(std::move(known)) {}
     Distributions propose(std::vector<int>& tokens, int count, const SamplingOptions& options,

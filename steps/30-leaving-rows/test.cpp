@@ -35,7 +35,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
   return generated(model, prompts, options, cache);
 }
 
-/// What goes through tales-6m in each pass, in tokens.
+/// How many tokens go through tales-6m in each pass.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   const Unobserved at_the_end;
   std::vector<std::size_t> counts;
@@ -46,7 +46,7 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
   return counts;
 }
 
-/// The same by counting: all feed their prompts, then each a token per pass until its full length.
+/// Counts the same numbers: rows feed their prompts, then a token per pass each until their full length.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
                                          const std::vector<std::size_t>& new_tokens) {
   std::vector<std::size_t> counts(std::ranges::max(new_tokens));

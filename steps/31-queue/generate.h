@@ -36,8 +36,8 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 }
 
 /// Continues all prompts, as many at a time as the batch has slots; when a text ends, the next one takes its
-/// place. `on_token` gets each token as it is chosen. Each text has its own random numbers, so no text
-/// depends on the others. The cache has a row for each place.
+/// slot. `on_token` gets each token as it is chosen. Each text has its own random numbers, so no text depends
+/// on the others. The cache has a row for each slot.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         int slots, KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int

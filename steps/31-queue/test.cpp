@@ -32,7 +32,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
   return texts;
 }
 
-/// What goes through tales-6m in each pass, in tokens.
+/// How many tokens go through tales-6m in each pass.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int slots) {
   const Unobserved at_the_end;
   std::vector<std::size_t> counts;
@@ -43,7 +43,7 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
   return counts;
 }
 
-/// The same by counting: a waiting text takes a free slot, feeds its prompt and then a token per pass, and
+/// Counts the same numbers: a waiting text takes a free slot, feeds its prompt and then a token per pass, and
 /// leaves at its full length.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
                                          const std::vector<std::size_t>& new_tokens, std::size_t slots) {

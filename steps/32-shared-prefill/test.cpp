@@ -34,7 +34,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, int copi
   return texts;
 }
 
-/// What goes through tales-6m in each pass, in tokens.
+/// How many tokens go through tales-6m in each pass.
 std::vector<std::size_t> passes(const Prompts& prompts, int copies, const TextOptions& options, int slots,
                                 bool use_cache = true) {
   const Unobserved at_the_end;

@@ -189,7 +189,7 @@ TEST_CASE("a stop sequence ends the text with the token that completes it, acros
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);
       CHECK(both.text == got.text);
-      // One token less, and it is not complete.
+      // With one token less, the sequence is not complete.
       if (--options.stopping.max_new_tokens == 0) continue;
       const Shown shorter = continued({kPrompt}, options)[0];
       CHECK(shorter.generation.finish_reason == FinishReason::kLength);

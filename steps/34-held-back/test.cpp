@@ -181,7 +181,7 @@ TEST_CASE("a stop sequence ends the text before its first character, across the 
       const Shown got = continued({kPrompt}, options)[0];
       CHECK(got.generation.finish_reason == FinishReason::kStop);
       CHECK(got.text == plain.text.substr(0, plain.text.find(stop)));
-      // Its tokens are there, up to the one that completes it.
+      // The sequence's tokens are in the text, up to the one that completes it.
       std::vector<int> want = kPrompt;
       for (std::string text; text.find(stop) == text.npos; text += tokenizer().bytes(want.back()))
         want.push_back(plain.generation.tokens[want.size()]);
@@ -282,7 +282,7 @@ TEST_CASE("the program prints nothing of a stop sequence, and the withheld text 
   // " been" is the last token: the sequence is not complete.
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, start + " --stop 'ad been ve'").out == text);
   CHECK(sequence("--stop 'ad been ve'")["finish_reason"] == "length");
-  // With one token more it is.
+  // With one token more, the sequence is complete.
   const std::string more = "--prompt 'The wolf' --max-new-tokens 11 --stop Q --stop 'ad been ve'";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, more).out == ", who had been watching the wolf, h\n");
   const auto stopped = run_program(STAIRCASE_STEP_PROGRAM, more + " --json").json()["sequences"][0];

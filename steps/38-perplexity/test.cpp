@@ -12,7 +12,7 @@ using namespace staircase;
 
 namespace {
 
-/// A token that is as likely as that.
+/// A token with this probability.
 Token with_probability(double probability) {
   return {.logprobs = Logprobs{static_cast<float>(std::log(probability))}};
 }
@@ -81,7 +81,7 @@ TEST_CASE("the program prints the perplexity of each prompt, in JSON and on the 
   CHECK(shown.status == 0);
   CHECK(shown.out.find("perplexity") == std::string::npos);
   CHECK(contains(shown.err, "perplexity of prompt 1: 336.3"));
-  CHECK(shown.err.find("perplexity of prompt 2") == std::string::npos);  // there is none
+  CHECK(shown.err.find("perplexity of prompt 2") == std::string::npos);  // it has no perplexity
   CHECK(contains(shown.err,
                  fmt::format("perplexity of prompt 3: {:.4f}\n", sequences[2]["perplexity"].get<double>())));
   const ProgramRun silent = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --prompt 'The queen'");

@@ -23,7 +23,7 @@ RowOptions max_tokens(int count) {
   return options;
 }
 
-/// What `serve_all` prints of these requests as JSON.
+/// What `serve_all` prints for these requests as JSON.
 nlohmann::json served(const Prompts& prompts, const std::vector<RowOptions>& requests) {
   const Captured out(stdout);
   Output output(tokenizer(), tales().config().end_tokens, prompts, Output::Form::kJson);

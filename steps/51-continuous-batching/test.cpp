@@ -100,7 +100,7 @@ struct Text {
   }
 };
 
-/// The previous step's continuation of a prompt, without any company.
+/// The previous step's continuation of a prompt that is alone.
 Text alone(const Asked& asked) {
   Text text;
   StaticKvCache cache(tales(), 1);
@@ -109,11 +109,11 @@ Text alone(const Asked& asked) {
   return text;
 }
 
-/// Has no room for the texts with these numbers.
+/// An engine that has no room for the texts with these numbers.
 struct FullEngine : StaticEngine {
   using StaticEngine::StaticEngine;
   std::set<int> without_room = {};
-  int slot = -1;  // that was asked for last
+  int slot = -1;  // the last one requested
 
   bool make_room(const Row& row, int r) override {
     slot = r;
@@ -279,7 +279,7 @@ TEST_CASE("texts that outgrow the context are the same as alone, under both rule
 }
 
 TEST_CASE("nothing more is reported of a cancelled text, its place is free, and the others do not change") {
-  for (const int cancelled : {0, 1, 2, 3}) {  // in the first place, in the middle, in the last; waiting
+  for (const int cancelled : {0, 1, 2, 3}) {  // in the first slot, in the middle, in the last; waiting
     CAPTURE(cancelled);
     Served served(3);
     std::vector<Text> want;

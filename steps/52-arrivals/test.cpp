@@ -100,7 +100,7 @@ TEST_CASE("while no request is there, time passes without a pass of the model") 
   Load load;
   load.add(5.25, 2, 1);
   load.add(86400.0, 2, 1);
-  load.add(7.0, 2, 0);  // requests nothing
+  load.add(7.0, 2, 0);  // requests no tokens
   ToyEngine toy(4);
   const Served got(load, 4, toy);
   CHECK(got.times == std::vector<Times>{{6.25}, {86401.0}, {}});

@@ -273,7 +273,7 @@ TEST_CASE("a text may be cancelled while its prompt is partly in the cache") {
   CHECK(texts.size() == 2);
   for (const int number : {0, 2})
     CHECK(texts[number].tokens == ToyEngine::alone(shorter, max_tokens(9)).tokens);
-  CHECK(toy.tokens[1] == 3);  // a token of the first, and the third, which has the place at once
+  CHECK(toy.tokens[1] == 3);  // a token of the first text, and the third, which gets the slot at once
 }
 
 TEST_CASE("rows keep their tokens in place when they move") {

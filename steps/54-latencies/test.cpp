@@ -141,14 +141,14 @@ TEST_CASE("the program prints the latencies of its requests, on a line and among
 }
 
 TEST_CASE("tokens/s are all new tokens by the time from the first arrival to the last token, in every line") {
-  // The first token of a text counts as well.
+  // The first token of a text also counts.
   const ProgramRun apart = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 1",
                                        "{\"prompt\": \"The\"}\n{\"prompt\": \"A\", \"arrival\": 0.4}\n");
   REQUIRE(apart.status == 0);
   const double rate = apart.json()["stats"]["tokens_per_second"];
   CHECK(rate > 0.5);
   CHECK(rate <= 2 / 0.4);
-  // The time before the first arrival does not.
+  // The time before the first arrival does not count.
   const ProgramRun late =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 4 --ignore-eos",
                   "{\"prompt\": \"The\", \"arrival\": 2}\n");

@@ -12,7 +12,7 @@
 namespace staircase {
 
 struct BenchmarkOptions {
-  std::string folder = {};  ///< where the results go; none: no benchmark
+  std::string folder = {};  ///< folder for the results; empty: no benchmark
   int repetitions = 3;
 };
 
@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
 }
 
-/// All requests that have arrived form a batch, and the next one begins when all texts of this one end.
+/// All requests that have arrived form a batch, and the next batch begins when all texts of this one end.
 inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> requests, int slots,
                                     const Timer& timer) {
   std::ranges::stable_sort(requests, {}, &Request::arrival);
@@ -41,10 +41,10 @@ struct Way {
   std::vector<TextTimes> times = {};         ///< of all runs
   std::vector<std::vector<int>> texts = {};  ///< of the last run
   double rows_a_pass = 0.0;                  ///< in the last run
-  double filled = 0.0;                       ///< the most that the cache then held, in %
+  double filled = 0.0;                       ///< the maximum share of the cache in use, in %
 };
 
-/// Serves the requests once, and adds what became of them.
+/// Serves the requests once, and adds the results to `way`.
 inline void serve_once(Way& way, StaticEngine& engine, const StaticKvCache& cache,
                        const std::vector<Request>& requests, int slots, const Tokenizer& tokenizer) {
   Trace trace(requests, real_time());
@@ -69,7 +69,7 @@ inline void serve_once(Way& way, StaticEngine& engine, const StaticKvCache& cach
   way.filled = 100.0 * most / slots / cache.capacity();
 }
 
-/// A row of the table. The speed-up compares runs of the same turn.
+/// A row of the table. The speed-up compares runs of the same round.
 inline std::vector<Table::Cell> figures(const Way& way, const Way& in_static_batches) {
   std::vector<double> gains;
   for (std::size_t i = 0; i < way.rates.size(); ++i)
@@ -86,8 +86,8 @@ inline std::vector<Table::Cell> figures(const Way& way, const Way& in_static_bat
   return row;
 }
 
-/// Serves the requests in all ways, which take turns. "filled" is the most that the cache held, "same texts"
-/// are those of static batches, too. Writes serving.csv and .json to a folder.
+/// Serves the requests in all ways, which take turns. "filled" is the maximum share of the cache in use;
+/// "same texts" counts texts that equal those of static batches. Writes serving.csv and .json to a folder.
 inline void benchmark_serving(Model& model, const std::vector<Request>& requests, const RunOptions& run,
                               PrefillOptions prefill, const BenchmarkOptions& benchmark, Output& output) {
   if (requests.empty()) throw UsageError("--benchmark needs --requests: the file of requests to serve");

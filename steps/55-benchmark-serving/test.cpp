@@ -66,7 +66,7 @@ TEST_CASE(
   CHECK(got.trace.texts[3].tokens == Times{4, 5});
   CHECK(got.trace.texts[2].tokens == Times{11});
   CHECK(got.toy.rows == std::vector<int>{2, 1, 1, 1, 1, 1});
-  // A free place does not help those who arrive a little later, and no more join than there are slots.
+  // A free slot does not help requests that arrive a little later, and no more join than there are slots.
   const Watched full(
       {request(0, 0.0, 1, 2), request(1, 0.5, 1, 1), request(2, 0.0, 1, 2), request(3, 0.0, 1, 2)}, 2, true);
   CHECK(full.trace.texts[0].joined == 0.0);
@@ -87,7 +87,7 @@ TEST_CASE("static batches never overlap, and their texts are the same as alone")
       const TextTimes& text = got.trace.texts[one.number];
       if (text.tokens.empty()) continue;
       CHECK(text.joined >= one.arrival);
-      for (const TextTimes& other : got.trace.texts) {  // who arrives later joins when this one is done
+      for (const TextTimes& other : got.trace.texts) {  // later arrivals join when this one is done
         if (!other.tokens.empty() && *other.joined > *text.joined) CHECK(*other.joined >= text.tokens.back());
       }
     }

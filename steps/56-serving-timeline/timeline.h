@@ -13,7 +13,7 @@
 namespace staircase {
 
 struct TimelineOptions {
-  std::string file = {};  ///< none: nothing is drawn
+  std::string file = {};  ///< empty: nothing is drawn
 };
 
 inline void add_options(Program& program, TimelineOptions& options) {
@@ -22,7 +22,7 @@ inline void add_options(Program& program, TimelineOptions& options) {
                   "--timeline does nothing without --requests");
 }
 
-/// Each text gets the lowest lane that is free from its joining to its last token: a lane for each place.
+/// Each text gets the lowest lane that is free from its joining to its last token: one lane per slot.
 inline std::vector<TimelineBar> bars(std::vector<TextTimes> texts) {
   std::erase_if(texts, [](const TextTimes& text) { return text.tokens.empty(); });
   std::ranges::stable_sort(texts, {}, &TextTimes::joined);
@@ -38,7 +38,7 @@ inline std::vector<TimelineBar> bars(std::vector<TextTimes> texts) {
   return result;
 }
 
-/// The part of all lanes' time, up to the last bar's end, in which they have no text; from 0 to 1.
+/// The share of all lanes' time, up to the last bar's end, in which they have no text; from 0 to 1.
 inline double empty_part(const std::vector<TimelineBar>& bars) {
   double busy = 0.0, end = 0.0;
   int lanes = 0;

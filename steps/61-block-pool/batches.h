@@ -27,7 +27,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache->use());
 }
 
-/// Adds --requests, whose lines become `requests`. `defaults` has the values that a line leaves out.
+/// Adds --requests: each line of its file becomes a request. `defaults` fills in what a line leaves out.
 inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
                                 const RunOptions& run, const PrefillOptions& prefill) {
   program.add_requests_option([&](RequestLine& line) {

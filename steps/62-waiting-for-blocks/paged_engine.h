@@ -16,7 +16,7 @@ inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
 }
 
-/// A text joins when there are blocks for its longest possible form. Rows do not slide, so no text may
+/// A text joins when there are enough blocks for its maximum length. Rows do not slide, so no text may
 /// outgrow its row; the newest token needs no position.
 class PagedEngine : public ModelEngine {
  public:

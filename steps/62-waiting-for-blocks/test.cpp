@@ -96,15 +96,15 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
-/// A text of this many tokens, which is to have one more.
+/// A text of this many tokens, which will get one more.
 Row text_of(int tokens) {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
   return {0, prompt(tokens), options, {}, StopFilter(options.stop, tales_tokenizer())};
 }
 
-/// Serves texts of as many tokens and new tokens, all there from the start. Returns the passes in which each
-/// got a token. `before_pass` may cancel some.
+/// Serves texts with these numbers of prompt tokens and new tokens, all submitted at the start. Returns the
+/// passes in which each got a token. `before_pass` may cancel some.
 using Asked = std::vector<std::pair<int, int>>;
 std::vector<std::vector<int>> passes_of(
     const Asked& asked, int blocks,

@@ -103,8 +103,8 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
-/// Texts of these lengths, greedy and numbered from 0, all there from the start. `passes` has those in which
-/// each got a token.
+/// Texts of these lengths, greedy and numbered from 0, all submitted at the start. `passes` lists the passes
+/// in which each text got a token.
 struct Together {
   PagedKvCache cache;
   PagedEngine engine{tales(), cache};

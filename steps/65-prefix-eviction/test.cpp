@@ -104,7 +104,7 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
-/// The text goes through a pass in that row; returns how many of its tokens were in the cache.
+/// Feeds the text to that row in one pass; returns how many of its tokens were in the cache.
 int join(PagedKvCache& cache, int row, const std::vector<int>& text) {
   cache.share(row, text);
   REQUIRE(cache.reserve(row, static_cast<int>(text.size())));
@@ -114,7 +114,7 @@ int join(PagedKvCache& cache, int row, const std::vector<int>& text) {
   return found;
 }
 
-/// `first`, then `count` tokens that begin with others for each number.
+/// `first`, then `count` tokens whose beginning differs for each number.
 std::vector<int> behind_prefix(std::vector<int> first, int number, int count) {
   const std::vector<int> own = prompt(count, 37 * number + 100);
   first.insert(first.end(), own.begin(), own.end());

@@ -24,7 +24,7 @@ class Service : public CompletionService {
               reply->add_token(i, token);
             },
             [this](int number, const Generation& text) {
-              // Its place is free before its client learns of the end and sends the next request.
+              // Its slot must be free before its client gets the end and sends the next request.
               const auto [reply, i] = find(number, true);
               reply->end_text(i, text.finish_reason);
             }) {}
@@ -33,7 +33,7 @@ class Service : public CompletionService {
     RowOptions options = row_options(request);
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
-    // Even a request for several texts finds its slots if it is alone, one after another.
+    // A request that is alone is always accepted: its texts get slots one after another.
     if (!unfinished_.empty() && std::ssize(unfinished_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
       unfinished_[++last_] = {reply, i};
@@ -60,7 +60,7 @@ class Service : public CompletionService {
   }
 
  private:
-  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
+  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // a reply, and the number of its text
 
   Ticket find(int number, bool remove = false) {
     const std::lock_guard lock(mutex_);
@@ -74,9 +74,9 @@ class Service : public CompletionService {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<int, Ticket> unfinished_;  // of all unfinished texts, by their numbers
-  int last_ = 0;                      // among these numbers
+  int last_ = 0;                      // the latest of these numbers
   std::vector<std::function<void()>> work_;
-  PreemptingScheduler scheduler_;  // for the model thread only
+  PreemptingScheduler scheduler_;  // used only by the model thread
 };
 
 }  // namespace staircase

@@ -23,7 +23,7 @@ const ServedModel& served() {
   return model;
 }
 
-/// A client without a network. What is posted is done at once, in the thread that posts.
+/// A client without a network. Posted work is done at once, in the thread that posts it.
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
@@ -62,7 +62,7 @@ Metrics& metrics() {
 struct Served {
   ToyEngine toy;
   std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
-  int parts = 1;            ///< that a prompt takes
+  int parts = 1;            ///< into which a prompt is divided
   Service service;
 
   Served(int slots, int queue, const PrefillOptions& prefill = {})
@@ -90,7 +90,7 @@ struct Served {
     std::shared_ptr<CompletionReply> reply;
   };
 
-  /// Passes until these clients have their answers.
+  /// Runs passes until these clients have their answers.
   void run(const std::vector<Sent>& sent) {
     for (int passes = 0; passes < 1000; ++passes) {
       const auto waits = [](const Sent& one) { return one.client->answer.empty(); };

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   program.add_dtype_option(WindowedKvCache::estimate);
   return program.run(argc, argv, started_ranks(), [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
-    const int whole = blocks_for(model.config().n_positions);  // a context's
+    const int whole = blocks_for(model.config().n_positions);  // blocks of a whole context
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     WindowedKvCache cache(model, server.max_batch_size, blocks);
     PagedEngine engine(model, cache, paged.prefix_caching);

@@ -1,4 +1,4 @@
-// How many users a machine can serve: scheduler and cache are real, and a formula gives the model's time.
+// Predicts how many users a machine can serve: the scheduler and cache are real, the model's time a formula.
 #pragma once
 
 #include "common/measure/arrival_sweep.h"
@@ -38,7 +38,7 @@ struct Replica {
   SimulatedEngine engine;
   PreemptingScheduler scheduler;
 
-  /// `times` gets the times of each text, numbered as the requests are.
+  /// `times` gets the times of each text, numbered like the requests.
   Replica(const Server& server, std::vector<TextTimes>& times)
       : cache(server.model, server.slots, *server.paged.blocks),
         engine(server.model, cache, server.paged.prefix_caching),
@@ -76,7 +76,7 @@ inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cos
   return times;
 }
 
-/// The passes of the real model with 1, 2, 4, … slots, while it serves requests that have all arrived.
+/// Measures passes of the real model with 1, 2, 4, … slots, while it serves requests that have all arrived.
 inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<RandomRequest>& requests) {
   std::vector<MeasuredPass> passes;
   for (int slots = 1; slots < 2 * server.slots; slots *= 2) {

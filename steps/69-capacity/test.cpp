@@ -29,7 +29,7 @@ Workload single_passes(int requests, unsigned seed = 1) {
   return {.requests = requests, .common_tokens = 0, .prompt_tokens = 1, .new_tokens = 1, .seed = seed};
 }
 
-/// From the arrival to the first token, on average, in seconds.
+/// The mean time from the arrival to the first token, in seconds.
 double mean_wait(const std::vector<TextTimes>& times) {
   double sum = 0.0;
   for (const TextTimes& text : times) sum += text.tokens.front() - text.arrival;
@@ -135,7 +135,7 @@ TEST_CASE("a request that finds the beginning of its prompt in the cache feeds o
   const PassCost cost{0.0, 0.0, 1.0};
   CHECK(simulate(server, cost, two)[1].tokens[0] == 140.0);
   server.paged.prefix_caching = true;
-  CHECK(simulate(server, cost, two)[1].tokens[0] == 108.0);  // 32 are in two blocks
+  CHECK(simulate(server, cost, two)[1].tokens[0] == 108.0);  // 32 tokens are in two blocks
 }
 
 TEST_CASE("few blocks make texts wait that would have had a place") {

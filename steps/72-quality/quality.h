@@ -1,4 +1,4 @@
-// What smaller weights cost and gain: quality (how far a text's probabilities move), memory and speed.
+// Measures what smaller weights cost in quality (how far probabilities move) and gain in memory and speed.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace staircase {
 
 struct BenchmarkOptions {
-  std::string folder = {};  ///< where the results go; none: no benchmark
+  std::string folder = {};  ///< folder for the results; empty: no benchmark
 };
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
@@ -35,7 +35,7 @@ inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
     const std::span<const int> window = text.subspan(first, std::min(context, text.size() - first));
     const std::span<const float> want = exact.last_logits(window, static_cast<int>(window.size()));
     const std::span<const float> got = model.last_logits(window, static_cast<int>(window.size()));
-    for (std::size_t i = 0; i + 1 < window.size(); ++i, ++count) {  // row i is about token i + 1
+    for (std::size_t i = 0; i + 1 < window.size(); ++i, ++count) {  // row i predicts token i + 1
       const std::vector<float> q = softmax(got.subspan(i * vocab_size, vocab_size));
       surprise -= std::log(std::max(q[window[i + 1]], 1e-30f));
       divergence += kl_divergence(softmax(want.subspan(i * vocab_size, vocab_size)), q);

@@ -40,8 +40,8 @@ inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-/// What a token takes from itself and all tokens before it, [width]. In each head, d features wide, this is
-/// the mean of their values weighted by softmax(query · key / √d).
+/// What a token reads from itself and all tokens before it, [width]. In each head, d features wide, this is
+/// the mean of their values, weighted by softmax(query · key / √d).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   Vector attended(query.size());

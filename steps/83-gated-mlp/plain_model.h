@@ -57,8 +57,8 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta)
   return x;
 }
 
-/// What a token takes from itself and all tokens before it, [width]. In each head, d features wide, this is
-/// the mean of their values weighted by softmax(query · key / √d).
+/// What a token reads from itself and all tokens before it, [width]. In each head, d features wide, this is
+/// the mean of their values, weighted by softmax(query · key / √d).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   Vector attended(query.size());

@@ -6,7 +6,7 @@
 
 namespace staircase {
 
-/// From the new tokens of all sequences in the pass to their logits. Keys and values go into the cache of the
+/// Computes logits from the new tokens of all sequences in the pass. Keys and values go into the cache of the
 /// pass, and attention reads those of earlier tokens from it.
 inline void forward(const LlamaWeights& weights, Pass& pass) {
   Device& device = pass.device();

@@ -63,9 +63,9 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta)
   return x;
 }
 
-/// What a token takes from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
-/// is the mean of their values weighted by softmax(query · key / √d). Neighbouring query heads share one head
-/// of keys and values (Ainslie et al. 2023, section 2.2).
+/// What a token reads from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
+/// is the mean of their values, weighted by softmax(query · key / √d). Neighbouring query heads share one
+/// head of keys and values (Ainslie et al. 2023, section 2.2).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   const std::size_t group = query.size() / keys[0].size();

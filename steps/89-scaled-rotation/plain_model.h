@@ -40,7 +40,7 @@ inline float silu(float x) {
   return x / (1.0f + std::exp(-x));
 }
 
-/// The speed of a pair for long texts: slowed by `factor` up to `low` turns within the original training
+/// The speed of a pair for long texts: divided by `factor` up to `low` turns within the original training
 /// context, unchanged from `high` turns on (apply_scaling in Meta's code of Llama 3.1).
 inline double scaled(double speed, const Llama3Scaling& scaling) {
   const double turns = scaling.context * speed / (2 * std::numbers::pi);
@@ -64,9 +64,9 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta,
   return x;
 }
 
-/// What a token takes from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
-/// is the mean of their values weighted by softmax(query · key / √d). Neighbouring query heads share one head
-/// of keys and values (Ainslie et al. 2023, section 2.2).
+/// What a token reads from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
+/// is the mean of their values, weighted by softmax(query · key / √d). Neighbouring query heads share one
+/// head of keys and values (Ainslie et al. 2023, section 2.2).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   const std::size_t group = query.size() / keys[0].size();

@@ -42,7 +42,7 @@ inline std::vector<int> encode_with_markers(const Tokenizer& tokenizer, std::str
   return tokenizer.with_begin(std::move(tokens));
 }
 
-/// The same for a prompt. Throws Error if the model's tokenizer has rules for the text beside a marker.
+/// The tokens of such a prompt. Throws Error if the model's tokenizer has rules for text next to a marker.
 inline std::vector<int> marked_prompt(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int> tokens = encode_with_markers(tokenizer, text);
   if (tokens == tokenizer.with_begin(tokenizer.encode_with_special_tokens(text))) return tokens;

@@ -26,7 +26,7 @@ inline void add_options(Program& program, ChatPromptOptions& options) {
                   "--system and --chat-template do nothing without --chat");
 }
 
-/// The conversation that a question begins.
+/// The messages of a conversation that begins with this question.
 inline std::vector<Message> messages_of(const std::string& system, const std::string& question) {
   std::vector<Message> messages;
   if (!system.empty()) messages.push_back({"system", system});

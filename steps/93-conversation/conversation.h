@@ -1,4 +1,4 @@
-// A conversation: the model sees all of it for each answer.
+// A conversation: the model reads all of it for each answer.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@ namespace staircase {
 
 class Conversation {
  public:
-  /// All of them must outlive this; the options may change between two answers.
+  /// All arguments must outlive this object; the options may change between two answers.
   Conversation(Model& model, const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                const TextOptions& options)
       : model_(model),
@@ -24,8 +24,8 @@ class Conversation {
         cache_(model),
         generator_(options.sampling.seed) {}
 
-  /// Answers the last message. The part of the messages that they share with those of the previous answer
-  /// does not go through the model again. Throws Error if they leave no room for an answer.
+  /// Answers the last message. The beginning that the messages share with the previous conversation does not
+  /// go through the model again. Throws Error if they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
     const std::vector<int> prompt = encode_chat(tokenizer_, template_.render(messages));
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
@@ -45,12 +45,12 @@ class Conversation {
     return {generation.finish_reason, length, cached};
   }
 
-  /// Begins the random numbers of the options' seed again.
+  /// Restarts the random numbers from the options' seed.
   void reseed() { generator_.seed(options_.sampling.seed); }
 
  private:
-  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many it
-  /// still has. The last token of the prompt always goes through the model: its logits are needed.
+  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns their number.
+  /// The last token of the prompt always goes through the model: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
     const int length = static_cast<int>(prompt.size());
     const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());

@@ -40,7 +40,7 @@ SamplingOptions sampled(float temperature, unsigned seed) {
   return options;
 }
 
-/// The same text in other tokens than encode() gives: letter by letter.
+/// The text in other tokens than those of encode(): letter by letter.
 Ids letters(const std::string& text) {
   Ids tokens;
   for (const char letter : text) tokens = joined(tokens, tokenizer().encode(std::string(1, letter)));
@@ -184,7 +184,7 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
     const int missing = first.finish_reason == FinishReason::kEos ? 0 : 1;
     CHECK(second.cached_tokens == first.prompt_tokens + std::ssize(tokens) - missing);
   }
-  // Otherwise encode_chat() would have done.
+  // Otherwise encode_chat() would have been enough.
   CHECK(other_tokens[FinishReason::kLength] > 0);
   CHECK(other_tokens[FinishReason::kEos] > 0);
 }

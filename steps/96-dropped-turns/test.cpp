@@ -266,7 +266,7 @@ TEST_CASE("with layers that see a window, every answer is that of a model that c
   };
   check(5, false);
   check(6, true);
-  check(14, true);  // more than 320 tokens: the rings have come round
+  check(14, true);  // more than 320 tokens: the rings have wrapped around
   check(14, true);  // and go back by an answer
   CHECK(cached > 330);
   check(2, false);  // but not by twelve turns

@@ -1,4 +1,4 @@
-// From a conversation to a prompt: what a model that only continues texts needs in order to answer.
+// Turns a conversation into the prompt that a model, which only continues texts, needs in order to answer.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ inline void add_options(OptionSink& sink, ChatOptions& options) {
 /// Writes conversations as the model's own template does, which opens the answer at the end.
 class Chat : public KnownPrompts {
  public:
-  /// A model without a template is served all the same, and so is one whose own template is unusable.
+  /// A model without a template is still served, and so is one whose own template is unusable.
   Chat(const std::string& model, const Tokenizer& tokenizer, const ChatOptions& options)
       : KnownPrompts(tokenizer) {
     const std::string& file = options.chat_template;

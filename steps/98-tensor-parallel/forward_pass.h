@@ -1,4 +1,4 @@
-// The forward pass of Llama and its relatives, by the device's operations (kernels/device.h).
+// The forward pass of Llama and its relatives, with the device's operations (kernels/device.h).
 #pragma once
 
 #include "common/model/llama.h"
@@ -6,12 +6,12 @@
 
 namespace staircase {
 
-/// Makes each number of x its sum over all ranks, added in the order of the ranks: all get the same bits.
+/// Replaces each number of x by its sum over all ranks, added in rank order, so all get the same bits.
 inline void all_reduce(const Pass& pass, Tensor& x) {
   Ranks& ranks = pass.ranks();
   if (ranks.size() == 1) return;
   std::vector<float> sums(x.size());
-  std::vector<float> parts(sums.size() * ranks.size());  // those of rank 0, of rank 1 ...
+  std::vector<float> parts(sums.size() * ranks.size());  // the numbers of rank 0, of rank 1 ...
   pass.device().copy_to_host(x, sums);
   ranks.all_gather(sums, parts);
   std::copy_n(parts.begin(), sums.size(), sums.begin());
@@ -20,12 +20,12 @@ inline void all_reduce(const Pass& pass, Tensor& x) {
   pass.device().copy_from_host(sums, x);
 }
 
-/// From the new tokens of all sequences in the pass to their logits. Keys and values go into the cache of the
+/// Computes logits from the new tokens of all sequences in the pass. Keys and values go into the cache of the
 /// pass, and attention reads those of earlier tokens from it. A rank has its own heads, its own columns of
 /// each MLP and its own tokens of the vocabulary.
 inline void forward(const LlamaWeights& weights, Pass& pass) {
   Device& device = pass.device();
-  // The sum must have the residual stream once: rank 0 adds its part to x, the others replace x by theirs.
+  // The sum must hold the residual stream once: rank 0 adds its part to x, the others replace x by theirs.
   const Epilogue add_once = pass.ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
   Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
   Tensor attended = pass.attended();

@@ -1,4 +1,4 @@
-// A model's blocks on several ranks, through which a batch passes in groups.
+// Splits a model's blocks over several ranks, through which a batch passes in micro-batches.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// Takes the tokens of the pass through this rank's blocks. The residual stream comes from the rank before,
-/// and goes on to the next one. `network` embeds tokens on the first rank, and has logits on the last one.
+/// Takes the tokens of the pass through this rank's blocks. The residual stream comes from the previous rank
+/// and goes to the next one. `network` embeds tokens on the first rank and returns logits on the last.
 inline void run_stage(const Network& network, Pass& pass) {
   const Ranks& ranks = pass.ranks();
   Tensor x = pass.residual();  // [n_tokens, n_embd]
@@ -19,7 +19,7 @@ inline void run_stage(const Network& network, Pass& pass) {
   if (ranks.rank() + 1 < ranks.size()) pass.send(x, ranks.rank() + 1);
 }
 
-/// Gives all ranks the logits of the last one.
+/// Sends the logits of the last rank to all ranks.
 inline void share_logits(const Pass& pass) {
   const Ranks& ranks = pass.ranks();
   const int last = ranks.size() - 1;
@@ -28,8 +28,8 @@ inline void share_logits(const Pass& pass) {
   for (int rank = 0; rank < last; ++rank) pass.send(logits, rank);
 }
 
-/// Cuts the sequences of a pass into at most that many micro-batches, and takes them through this rank's
-/// blocks in turn. `send` does not wait: while the next rank has the first, this one has the second.
+/// Cuts a pass's sequences into at most `micro_batches` groups, and takes each through this rank's blocks.
+/// `send` does not wait: the next rank computes the first group while this one computes the second.
 inline void forward(const Network& network, const Pass& pass, int micro_batches) {
   const std::int64_t sequences = pass.batch().n_sequences();
   const int count = static_cast<int>(std::min<std::int64_t>(micro_batches, sequences));

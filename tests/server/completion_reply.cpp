@@ -55,7 +55,7 @@ class Prompts : public ChatPrompts {
   std::string text_;
 };
 
-/// A client without a network. What is posted is done at once, in the thread that posts.
+/// A client without a network. Posted work is done at once, in the thread that posts it.
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
