@@ -257,7 +257,7 @@ void add_commands(CLI::App& app, Options& o) {
 int main(int argc, char** argv) {
   platform::reserve_standard_streams();
   Options options;
-  CLI::App app("Measures the engine. tools/bench is the way to call it.");
+  CLI::App app("Measures the engine. Start it with tools/bench.");
   try {
     add_commands(app, options);
     app.parse(argc, argv);

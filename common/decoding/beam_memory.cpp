@@ -28,8 +28,8 @@ void limit_beams(OptionSink& sink, const int& num_beams, const int& max_new_toke
     const auto mebibytes = [](std::size_t size) { return static_cast<double>(size) / (1 << 20); };
     if (bytes > platform::memory_size()) {
       throw UsageError(
-          "--num-beams is {}, but their next tokens alone need {:.0f} MiB, more than the {:.0f} MiB of this "
-          "machine; use fewer",
+          "--num-beams is {}, but one token per beam needs {:.0f} MiB, more than the {:.0f} MiB of this "
+          "machine; use fewer beams",
           num_beams, mebibytes(bytes), mebibytes(platform::memory_size()));
     }
     say(fmt::format("by formula: {} beams need {:.1f} MiB for a token each, {:.1f} MiB for each further one",

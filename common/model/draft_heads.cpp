@@ -34,7 +34,7 @@ void check_model(const Settings& config, const Model& model) {
   if (hash.empty() || !is_there(weights)) {
     const std::string last = trained_on.substr(trained_on.find_last_of('/') + 1);
     if (last != name)
-      throw Error("{}: these heads belong to {}, not to {}", config.file(), quote(last), name);
+      throw Error("{}: these heads were trained for {}, not for {}", config.file(), quote(last), name);
     return;
   }
   Hash bytes;

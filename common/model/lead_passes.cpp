@@ -183,7 +183,7 @@ void follow(Model& model, Ranks& ranks) {
 void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
   if (const auto other = ranks.first_mismatch(static_cast<std::uint64_t>(model.config().n_positions))) {
-    throw Error("--context of rank {} differs from that of rank 0", *other);
+    throw Error("--context differs: rank {} has a different value from rank 0", *other);
   }
   ranks.limit_waits(kLongestWait);
   if (ranks.rank() > 0) return follow(model, ranks);

@@ -227,7 +227,7 @@ ModelConfig configure(const Settings& settings, int head_size, const Usual& usua
   const std::vector<Rotary> rotaries = rotaries_of(settings, config.head_size);
   for (const Rotary& rotary : rotaries) {
     if (rotary.size() == config.head_size) continue;
-    throw Error("{}: {} of the {} features of a head would rotate, but this family supports only all of them",
+    throw Error("{}: {} of the {} features of a head would rotate, but in this family all of them must",
                 settings.file(), rotary.size(), config.head_size);
   }
   config.rotary_size = rotaries[0].size();

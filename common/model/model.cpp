@@ -160,7 +160,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   if (ranks != nullptr) {
     checkpoint.read_parts_only();
     if (const auto other = ranks->first_mismatch(fingerprint(path, checkpoint, dtype))) {
-      throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
+      throw Error("{}: rank {} has a different model from rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);
     }
     join_devices(*model.device_, *ranks, split);

@@ -61,7 +61,7 @@ void check_family(std::string_view own, std::string_view family) {
   if (step.empty())
     throw Error("this step runs {}, but the model's family is {}, which no step has in plain loops", family,
                 own);
-  throw Error("this step runs {}, but the model's family is {}, which comes with {}", family, own, step);
+  throw Error("this step runs {}, but the model's family is {}, which {} adds", family, own, step);
 }
 
 /// Throws Error for features that change the logits but that a plain pass with this extra does not compute.
@@ -70,9 +70,9 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
   if (extra != Extra::kParallelBlocks) {
     const std::string_view step = "88-parallel-blocks";
     if (has_parallel_blocks(model))
-      throw Error("this {} has parallel blocks (use_parallel_residual), which come with {}", family, step);
+      throw Error("this {} has parallel blocks (use_parallel_residual), which {} adds", family, step);
     if (has_exact_gelu(model))
-      throw Error("this {} has the exact GELU (hidden_act), which comes with {}", family, step);
+      throw Error("this {} has the exact GELU (hidden_act), which {} adds", family, step);
   }
   if (weights.contains("rope_freqs.weight")) {
     throw Error(
@@ -89,7 +89,7 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
   }
   if (extra != Extra::kScaledRotation && rotary_scaling(model).factor != 1.0) {
     throw Error("this {} has scaled rotary positions, which {}", family,
-                family == "llama" ? "come with 89-scaled-rotation" : "no step has in plain loops");
+                family == "llama" ? "89-scaled-rotation adds" : "no step has in plain loops");
   }
 }
 

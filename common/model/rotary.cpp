@@ -151,8 +151,9 @@ Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) 
   const double share = value("partial_rotary_factor", keys.share, keys.other_share, keys.usual_share);
   const int size = static_cast<int>(head_size * share);
   if (size < 2 || size % 2 != 0 || size > head_size) {
-    throw Error("{}: {} of the {} features of a head would rotate, not an even number from 2 to {}",
-                settings.file(), size, head_size, head_size);
+    throw Error(
+        "{}: {} of the {} features of a head would rotate, but it must be an even number from 2 to {}",
+        settings.file(), size, head_size, head_size);
   }
   for (int i = 0; i < size; i += 2) speeds_.push_back(std::pow(theta_, -static_cast<double>(i) / size));
   scale(settings, rope);

@@ -133,7 +133,8 @@ void RankMonitor::watch() {
     if (is_first && stopped != stops.end() && stopped->second > longest_stop_) {
       notify();
       quiet() = false;
-      say_error(fmt::format("rank {} is stopped, and the others wait for it, so all end", stopped->first));
+      say_error(fmt::format("rank {} is stopped and the other ranks wait for it, so all ranks end",
+                            stopped->first));
       std::_Exit(1);
     }
     stopped_for = leader_stopped && follows_ ? stopped_for + kTick : kTick * 0;
@@ -157,7 +158,7 @@ void RankMonitor::watch() {
       notify();
       quiet() = false;
       say_error(
-          fmt::format("rank {} has ended before the others, so all end: it has failed or was killed, "
+          fmt::format("rank {} ended before the other ranks, so all ranks end: it failed or was killed, "
                       "perhaps because memory ran out",
                       lost.front()));
       std::_Exit(1);

@@ -112,7 +112,7 @@ void add_options(Program& program, ChatOptions& options) {
   program.add("--prompt", &options.prompts,
               "a question; repeatable, each continues the conversation; - is standard input");
   program.add("--system", Path{&options.system, "TEXT", true},
-              "system message: the role that the model should play");
+              "system message that describes the model's role");
   program.add("--chat-template", Path{&options.chat_template, "FILE"},
               "a Jinja template in place of the model's own");
   program.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");

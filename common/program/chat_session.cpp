@@ -54,7 +54,8 @@ std::filesystem::path file_named(const std::string& name) {
   if (!name.starts_with('~')) return name;
   const char* const home = std::getenv("HOME");
   if (home == nullptr || (name.size() > 1 && name[1] != '/')) {
-    throw Error("{}: only your own ~/ is supported; ./~ begins a file name with a ~", typed(name));
+    throw Error("{}: ~ works only as ~/, your own home folder; write ./~ for a file name that begins with ~",
+                typed(name));
   }
   return home + name.substr(1);
 }
@@ -195,11 +196,11 @@ void ChatSession::note_use(const Answer& answer, Clock::time_point start, Clock:
 bool ChatSession::run_command(const std::string& command, const std::string& argument) {
   if (command == "exit" || command == "quit" || command == "bye") {
     if (argument.empty()) return false;
-    throw Error("/{} stands alone, but {} comes after it.", command, typed(argument));
+    throw Error("/{} takes no text, but {} follows it.", command, typed(argument));
   }
   for (const char* const alone : {"help", "?", "reset", "undo"}) {
     if (command == alone && !argument.empty()) {
-      throw Error("/{} stands alone, but {} comes after it.", command, typed(argument));
+      throw Error("/{} takes no text, but {} follows it.", command, typed(argument));
     }
   }
   if (command == "help" || command == "?") {

@@ -73,7 +73,7 @@ void warn_of_long_prompts(const Prompts& prompts, int n_positions) {
   const auto first = std::ranges::find_if(prompts, is_long);
   const std::string name =
       prompts.size() == 1 ? "the prompt" : fmt::format("prompt {}", first - prompts.begin() + 1);
-  const std::string others = count == 1 ? "" : fmt::format("; {} more are too long as well", count - 1);
+  const std::string others = count == 1 ? "" : fmt::format("; {} more are also too long", count - 1);
   warn("{} has {} tokens, and the model sees only the last {} of them{}", name, first->size(), n_positions,
        others);
 }

@@ -372,8 +372,8 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
     // Otherwise this rank would end while the others wait for it.
     if (const auto other = impl_->ranks->first_mismatch(help ? 1 : 0)) {
       throw UsageError(
-          "rank {} has another --help than rank 0, where it is {}; all ranks need the same options", *other,
-          help ? "true" : "off");
+          "rank {} has a different --help from rank 0, where it is {}; all ranks need the same options",
+          *other, help ? "true" : "off");
     }
     if (help) {
       print(*help);

@@ -43,13 +43,14 @@ void check_equal_start(Ranks& ranks, const OptionTexts& options) {
   };
   const std::filesystem::path program = platform::program();
   if (const auto other = other_rank(program.empty() ? "" : read_file(program))) {
-    throw Error("rank {} runs another build of this program than rank 0; install the same one everywhere",
-                *other);
+    throw Error(
+        "rank {} runs a different build of this program from rank 0; install the same build everywhere",
+        *other);
   }
   for (const auto& [name, value] : options) {
     if (is_of_machine(name)) continue;
     if (const auto other = other_rank(value)) {
-      throw Error("rank {} has another {} than rank 0, where it is {}; all ranks need the same options",
+      throw Error("rank {} has a different {} from rank 0, where it is {}; all ranks need the same options",
                   *other, name, value.empty() ? "off" : typed(value));
     }
   }

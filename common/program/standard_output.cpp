@@ -13,7 +13,7 @@ namespace staircase {
 void print(const std::string& text) {
   if (quiet()) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    throw Error("standard output accepts no more text: {}", std::strerror(errno));
+    throw Error("standard output cannot be written: {}", std::strerror(errno));
   }
 }
 

@@ -52,7 +52,7 @@ cuda::ProductShape read_shape(const json& product, const std::string& file) {
   const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                  [&](DType each) { return dtype == std::string(to_string(each)); });
   if (type == std::end(kTypes))
-    throw Error("{}: \"dtype\" is {}, which is not a type of weights", file, shown(dtype));
+    throw Error("{}: \"dtype\" is {}, which is not a data type of weights", file, shown(dtype));
   if (!gated.is_boolean())
     throw Error("{}: \"gated\" is {}, but it must be true or false", file, shown(gated));
   shape.dtype = *type;
@@ -81,7 +81,7 @@ cuda::Tuning read_tuning(std::string_view text, const std::string& card, const s
   const json table = parse_json_object(text, file);
   const json of_card = table.value("card", json()), products = table.value("products", json());
   if (!of_card.is_string() || !products.is_array())
-    throw Error("{} is not the table of a GPU: it needs \"card\", a name, and \"products\", a list", file);
+    throw Error("{} is not a table of a GPU: it needs \"card\", a name, and \"products\", a list", file);
   if (of_card != card) throw Error("{} is for {}, but this is {}", file, shown(of_card), quote(card));
   cuda::Tuning tuning;
   for (const json& product : products) {

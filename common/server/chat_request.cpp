@@ -89,11 +89,12 @@ Rendered rendered(std::string_view body, const ServedModel& model, ChatPrompts& 
   // Rejects a prompt that is surely too long before rendering it.
   const auto require_fit = [&](std::size_t bytes) {
     if (!must_fit || bytes <= model.most_bytes) return;
-    throw HttpError(400,
-                    fmt::format("this model's maximum context length is {} tokens, but the messages have {} "
-                                "bytes, which are more",
-                                model.n_positions, bytes),
-                    "messages", "context_length_exceeded");
+    throw HttpError(
+        400,
+        fmt::format(
+            "this model's maximum context length is {} tokens, but the messages have {} bytes, which is more",
+            model.n_positions, bytes),
+        "messages", "context_length_exceeded");
   };
   require_fit(conversation.bytes());
   Rendered prompt = reject_errors("messages", [&] { return prompts.render(conversation); });

@@ -110,16 +110,15 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   add("--echo", &echo, "");
   if (adapter != kNoAdapter && score()) {
     throw HttpError(400,
-                    "the log-probabilities of a prompt (echo with logprobs) are those of a model alone, not "
-                    "with an adapter: leave one of them out",
+                    "log-probabilities of a prompt (echo with logprobs) cannot be combined with an adapter: "
+                    "leave one of them out",
                     "echo", "unsupported_parameter");
   }
   if (search && score()) {
-    throw HttpError(
-        400,
-        "a beam search computes no log-probabilities of a prompt (echo with logprobs): leave one of "
-        "them out",
-        "echo", "unsupported_parameter");
+    throw HttpError(400,
+                    "log-probabilities of a prompt (echo with logprobs) cannot be combined with a beam "
+                    "search: leave one of them out",
+                    "echo", "unsupported_parameter");
   }
   reject_errors("prompt", [&] { read_prompts(model); });
 }

@@ -399,7 +399,7 @@ struct CompletionServer {
 
 void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--host", Path{&options.host, "ADDRESS"},
-           "address to listen on; 0.0.0.0 means all of this machine's");
+           "address to listen on; 0.0.0.0 means all addresses of this machine");
   sink.add("--port", &options.port, "port to listen on; 0 picks a free one", between(0, 65535));
   sink.add("--allowed-host", &options.access.allowed_hosts,
            "a host name of this server, besides localhost and addresses; repeatable");

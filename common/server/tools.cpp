@@ -133,9 +133,9 @@ Tools read_tools(const ordered_json& body) {
       function_name(function_of(*choice, "tool_choice", {"name"}), "tool_choice.function");
   if (std::erase_if(tools.functions, [&](const CalledFunction& one) { return one.name != name; });
       tools.functions.empty())
-    throw HttpError(400,
-                    fmt::format("tool_choice names the function {}, which is none of the tools", quote(name)),
-                    "tool_choice");
+    throw HttpError(
+        400, fmt::format("tool_choice names the function {}, which is not among the tools", quote(name)),
+        "tool_choice");
   tools.may_repeat = false;
   return tools;
 }

@@ -14,7 +14,7 @@ struct ChoiceOptions {
 };
 
 inline void add_options(OptionSink& sink, ChoiceOptions& options, const RowOptions& row) {
-  sink.add("--choice", &options.choices, "a text that the answer may be; give it several times");
+  sink.add("--choice", &options.choices, "a text that the answer may be; repeatable");
   require_an_end(sink, "--choice", row, [&options] { return !options.choices.empty(); });
 }
 

@@ -15,7 +15,7 @@ struct JumpOptions {
 inline void add_options(OptionSink& sink, JumpOptions& jump, const GrammarOptions& grammar,
                         const RowOptions& row) {
   sink.add("--jump-ahead", &jump.jump_ahead,
-           "append tokens that the grammar leaves no choice about, without asking the model");
+           "append tokens that the grammar forces, without running the model");
   sink.refuse_if([&] { return jump.jump_ahead && grammar.file.empty(); }, "--jump-ahead needs --grammar");
   sink.refuse_if([&] { return jump.jump_ahead && (row.logprobs.count || row.sampling.show_candidates > 0); },
                  "--jump-ahead appends tokens for which there are no logits, so leave out --logprobs and "

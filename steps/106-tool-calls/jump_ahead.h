@@ -16,7 +16,7 @@ struct JumpOptions {
 inline void add_options(OptionSink& sink, JumpOptions& jump, const GrammarOptions& grammar,
                         const RowOptions& row) {
   sink.add("--jump-ahead", &jump.jump_ahead,
-           "append tokens that the grammar leaves no choice about, without asking the model");
+           "append tokens that the grammar forces, without running the model");
   sink.add("--tools", &jump.tools, "append the results of calls such as [calc(3*4) =");
   sink.refuse_if([&] { return jump.tools && !jump.jump_ahead; }, "--tools needs --jump-ahead");
   sink.refuse_if([&] { return jump.jump_ahead && grammar.file.empty(); }, "--jump-ahead needs --grammar");

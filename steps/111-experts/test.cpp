@@ -58,7 +58,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("qwen3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs qwen3_moe, but the model's family is qwen3, which comes with 86-qk-norm");
+        "this step runs qwen3_moe, but the model's family is qwen3, which 86-qk-norm adds");
 }
 
 TEST_CASE("--plain-loops prints how far the logits are, and where the time goes") {

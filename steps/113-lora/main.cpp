@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   add_options(program, run);
   refuse_equal_texts(program, run, options);
   program.add("--adapter", Path{&adapter, "DIR"}, "folder of a LoRA adapter, as PEFT stores it");
-  program.add("--plain-loops", &plain_loops, "compute logits in plain loops too, and compare");
+  program.add("--plain-loops", &plain_loops, "also compute logits in plain loops, and compare");
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const Adapter changes = try_adapter(model, adapter, prompt);

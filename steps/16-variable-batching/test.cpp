@@ -320,5 +320,5 @@ TEST_CASE("one warning covers all prompts that are too long for the context") {
   CHECK(warned(words) == "warning: the prompt" + seen);
   CHECK(warned("The wolf\n" + words) == "warning: prompt 2" + seen);
   CHECK(warned("The wolf\n" + words + "\nThe fox\n" + words + "\n" + words) ==
-        "warning: prompt 2" + seen + "; 2 more are too long as well");
+        "warning: prompt 2" + seen + "; 2 more are also too long");
 }

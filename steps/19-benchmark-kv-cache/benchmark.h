@@ -19,7 +19,7 @@ struct BenchmarkOptions {
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--benchmark", Path{&options.folder},
-           "measure the gain of the draft model, or without one of the cache; write the results to this "
+           "measure the gain of the draft model, or of the cache if there is none; write the results to this "
            "folder");
   sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
   sink.add("--most-speculative-tokens", &options.most_speculative_tokens,

@@ -17,7 +17,7 @@ struct DriftOptions {
 };
 
 inline void add_options(OptionSink& sink, DriftOptions& options, const RunOptions& run) {
-  sink.add("--drift", Path{&options.file}, "compare both ways and plot the difference to this SVG file");
+  sink.add("--drift", Path{&options.file}, "compare both rules and plot the difference to this SVG file");
   sink.refuse_if(
       [&options, &run] { return !options.file.empty() && (run.num_return_sequences > 1 || !run.use_cache); },
       "--drift compares two texts with a cache: it cannot be combined with --num-return-sequences or "

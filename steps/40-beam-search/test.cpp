@@ -302,9 +302,9 @@ TEST_CASE("the program prints what beams need, and refuses more than the machine
       "by formula: 4096 beams need "));
   const std::string refusal = said("--num-beams 1100000000", 2);
   CHECK(contains(refusal,
-                 "error: --num-beams is 1100000000, but their next tokens alone need 30078125 MiB, "
+                 "error: --num-beams is 1100000000, but one token per beam needs 30078125 MiB, "
                  "more than the "));
-  CHECK(contains(refusal, " MiB of this machine; use fewer\n"));
+  CHECK(contains(refusal, " MiB of this machine; use fewer beams\n"));
 }
 
 TEST_CASE("options without a meaning in a search are refused in a sentence") {

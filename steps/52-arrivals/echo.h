@@ -18,7 +18,7 @@ struct EchoOptions {
 };
 
 inline void add_options(OptionSink& sink, EchoOptions& options) {
-  sink.add("--echo", &options.echo, "print the prompt too, with its log-probabilities and perplexity");
+  sink.add("--echo", &options.echo, "also print the prompt, with its log-probabilities and perplexity");
 }
 
 /// Prints the prompts, if requested, with the `count` most likely tokens at the position of each token.

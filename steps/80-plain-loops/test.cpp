@@ -46,7 +46,7 @@ TEST_CASE("GELU is nearly x times the normal distribution below x") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("llama-3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs gpt2, but the model's family is llama, which comes with 84-rms-norm");
+        "this step runs gpt2, but the model's family is llama, which 84-rms-norm adds");
 }
 
 TEST_CASE("--plain-loops prints how far the logits are, and nothing is printed without it") {

@@ -51,7 +51,7 @@ TEST_CASE("no score is too large, and none too small") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("llama-3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs gpt2, but the model's family is llama, which comes with 84-rms-norm");
+        "this step runs gpt2, but the model's family is llama, which 84-rms-norm adds");
 }
 
 TEST_CASE(

@@ -99,13 +99,13 @@ TEST_CASE("the same holds where only a part of each head is rotated") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("gpt2");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs gpt_neox, but the model's family is gpt2, which comes with 81-plain-attention");
+        "this step runs gpt_neox, but the model's family is gpt2, which 81-plain-attention adds");
 }
 
 TEST_CASE("blocks whose parts run in parallel are refused") {
   const Model model = reference_model("pythia");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this gpt_neox has parallel blocks (use_parallel_residual), which come with 88-parallel-blocks");
+        "this gpt_neox has parallel blocks (use_parallel_residual), which 88-parallel-blocks adds");
 }
 
 TEST_CASE(

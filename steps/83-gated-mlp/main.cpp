@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   refuse_equal_texts(program, run, options);
-  program.add("--plain-loops", &plain_loops, "compute logits in plain loops too, and compare");
+  program.add("--plain-loops", &plain_loops, "also compute logits in plain loops, and compare");
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (plain_loops) {

@@ -59,7 +59,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("neox-sequential");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs olmo, but the model's family is gpt_neox, which comes with 82-rotary-positions");
+        "this step runs olmo, but the model's family is gpt_neox, which 82-rotary-positions adds");
 }
 
 TEST_CASE("a model whose heads share keys is refused") {
@@ -71,7 +71,7 @@ TEST_CASE("a model whose heads share keys is refused") {
     std::filesystem::copy(reference_folder("smollm2") + name, folder.path());
   const Model model = Model::load(folder.path(), make_cpu_device(2));
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "9 query heads share 3 key heads: here each has its own");
+        "9 query heads share 3 key heads, but in this step each has its own");
 }
 
 TEST_CASE(

@@ -80,7 +80,7 @@ class PlainModel {
   /// Throws Error for a model of another family.
   explicit PlainModel(const Model& model) : config_(model.config()), weights_(plain_weights(model, "llama")) {
     if (config_.n_kv_head != config_.n_head)
-      throw Error("{} query heads share {} key heads: here each has its own", config_.n_head,
+      throw Error("{} query heads share {} key heads, but in this step each has its own", config_.n_head,
                   config_.n_kv_head);
   }
 

@@ -46,13 +46,13 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("olmo");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs llama, but the model's family is olmo, which comes with 83-gated-mlp");
+        "this step runs llama, but the model's family is olmo, which 83-gated-mlp adds");
 }
 
 TEST_CASE("a model whose heads share keys is refused") {
   const Model model = reference_model("smollm2");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "9 query heads share 3 key heads: here each has its own");
+        "9 query heads share 3 key heads, but in this step each has its own");
 }
 
 TEST_CASE(

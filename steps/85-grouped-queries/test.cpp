@@ -71,13 +71,13 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("scaled positions are refused") {
   const Model model = reference_model("llama-3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this llama has scaled rotary positions, which come with 89-scaled-rotation");
+        "this llama has scaled rotary positions, which 89-scaled-rotation adds");
 }
 
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("qwen3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs llama, but the model's family is qwen3, which comes with 86-qk-norm");
+        "this step runs llama, but the model's family is qwen3, which 86-qk-norm adds");
 }
 
 TEST_CASE(

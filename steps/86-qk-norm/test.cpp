@@ -54,7 +54,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("smollm2");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs qwen3, but the model's family is llama, which comes with 84-rms-norm");
+        "this step runs qwen3, but the model's family is llama, which 84-rms-norm adds");
 }
 
 TEST_CASE(

@@ -100,7 +100,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("gpt2");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs gpt_neox, but the model's family is gpt2, which comes with 81-plain-attention");
+        "this step runs gpt_neox, but the model's family is gpt2, which 81-plain-attention adds");
 }
 
 TEST_CASE(

@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   add_options(program, run);
   refuse_equal_texts(program, run, options);
   program.add("--own-pass", &own_pass, "compute with this step's own forward pass");
-  program.add("--compare-ranks", &compared_ranks, "compute logits on that many ranks too", between(1, 64));
+  program.add("--compare-ranks", &compared_ranks, "also compute logits on this many ranks", between(1, 64));
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const auto prepare = [&](Model& part) {

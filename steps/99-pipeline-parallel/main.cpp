@@ -19,9 +19,9 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   refuse_equal_texts(program, run, options);
-  program.add("--micro-batches", &micro_batches, "parts of a batch that follow each other through the ranks",
+  program.add("--micro-batches", &micro_batches, "micro-batches that follow each other through the ranks",
               at_least(1));
-  program.add("--compare-ranks", &compared_ranks, "compute logits on that many ranks too", between(1, 64));
+  program.add("--compare-ranks", &compared_ranks, "also compute logits on this many ranks", between(1, 64));
   program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
   program.warn_of_long_prompts();

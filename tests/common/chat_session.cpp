@@ -330,7 +330,7 @@ TEST_CASE("a command that stands alone refuses what comes after it") {
   Talk talk;
   talk.session.take("Who are you?");
   for (const std::string command : {"help", "?", "reset", "undo", "exit", "quit", "bye"}) {
-    CHECK(talk.note("/" + command + " now") == "/" + command + " stands alone, but now comes after it.");
+    CHECK(talk.note("/" + command + " now") == "/" + command + " takes no text, but now follows it.");
   }
   CHECK(talk.session.messages() == kTwo);
 }
@@ -338,7 +338,7 @@ TEST_CASE("a command that stands alone refuses what comes after it") {
 TEST_CASE("~ is the own home folder, and no other") {
   Talk talk;
   for (const std::string name : {"~other/talk.json", "~~", "~1"}) {
-    CHECK(talk.note("/load " + name).find("only your own ~/ is supported") != std::string::npos);
+    CHECK(talk.note("/load " + name).find("works only as ~/, your own home folder") != std::string::npos);
   }
   CHECK(talk.note("/load ~/no/talk.json").find("does not exist") != std::string::npos);
   CHECK(talk.note("/load ~").find("is a folder") != std::string::npos);

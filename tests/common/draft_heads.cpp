@@ -226,9 +226,9 @@ TEST_CASE("draft heads that do not fit are refused in one sentence") {
   for (const char* key : {"_name_or_path", "transformers_version"})
     CHECK(with([&](Heads& h) { h.config[key] = "4.0"; }) == "");
   CHECK(with([](Heads& h) { h.config["base_model_name_or_path"] = "someone/large"; }) ==
-        config + ": these heads belong to \"large\", not to tiny");
+        config + ": these heads were trained for \"large\", not for tiny");
   CHECK(with([](Heads& h) { h.config.erase("base_model_name_or_path"); }) ==
-        config + ": these heads belong to \"\", not to tiny");
+        config + ": these heads were trained for \"\", not for tiny");
   CHECK(with([](Heads& h) { h.config["base_model_fnv1a"] = "12"; })
             .starts_with(config +
                          ": these heads were trained on \"someone/tiny\" with base_model_fnv1a \"12\", "

@@ -277,7 +277,7 @@ TEST_CASE("the lessons refuse mixtures by name, in plain loops and with the engi
     const Model model = Model::load(kFamilies / name, make_test_device(2));
     const std::string& family = model.config().family;
     CHECK(says(error_message([&] { plain_weights(model, "llama"); }), family,
-               family == "qwen3_moe" ? "which comes with 111-experts" : "no step has in plain loops"));
+               family == "qwen3_moe" ? "which 111-experts adds" : "no step has in plain loops"));
     CHECK(says(error_message([&] { llama_weights(model); }), "the model is a " + family));
   }
 }

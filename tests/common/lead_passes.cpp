@@ -194,7 +194,7 @@ TEST_CASE("when the work is done, each rank has its model to itself again") {
 TEST_CASE("ranks with different contexts are refused") {
   CHECK(error_message([] {
           led<int>(3, [](Model&) { return 0; }, {100, 100, 90});
-        }) == "--context of rank 2 differs from that of rank 0");
+        }) == "--context differs: rank 2 has a different value from rank 0");
 }
 
 TEST_CASE("a failure of rank 0 reaches the program") {

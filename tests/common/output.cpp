@@ -393,7 +393,7 @@ TEST_CASE("a full disk is an error") {
         message = error.what();
       }
     }
-    CHECK(begins_with(message, "standard output accepts no more text"));
+    CHECK(begins_with(message, "standard output cannot be written"));
   }
 }
 

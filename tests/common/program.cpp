@@ -182,12 +182,11 @@ TEST_CASE("a prompt of invalid UTF-8 works, and the output is valid all the same
 }
 
 TEST_CASE("a full disk or a closed output is an error and no crash") {
-  check_refused("--prompt hi --max-new-tokens 2 >&-", 1, "standard output accepts no more text");
+  check_refused("--prompt hi --max-new-tokens 2 >&-", 1, "standard output cannot be written");
   if (!std::filesystem::exists("/dev/full")) return;
-  check_refused("--prompt hi --max-new-tokens 2 >/dev/full", 1, "standard output accepts no more text");
-  check_refused("--prompt hi --max-new-tokens 2 --json >/dev/full", 1,
-                "standard output accepts no more text");
-  check_refused("--help >/dev/full", 1, "standard output accepts no more text");
+  check_refused("--prompt hi --max-new-tokens 2 >/dev/full", 1, "standard output cannot be written");
+  check_refused("--prompt hi --max-new-tokens 2 --json >/dev/full", 1, "standard output cannot be written");
+  check_refused("--help >/dev/full", 1, "standard output cannot be written");
 }
 
 TEST_CASE("a closed standard error loses the message, not the status") {
@@ -437,7 +436,7 @@ TEST_CASE("a trace never takes the place of a stream that is closed") {
   };
   const Result silent = run_whole("--max-new-tokens 3 --trace " + file + " >&-");
   CHECK(silent.status == 1);
-  CHECK(contains(silent.err, "error: standard output accepts no more text"));
+  CHECK(contains(silent.err, "error: standard output cannot be written"));
   CHECK(lines_of_trace() > 1);
   CHECK(run_whole("--max-new-tokens 3 --trace " + file + " 2>&-").status == 0);
   CHECK(lines_of_trace() > 3);

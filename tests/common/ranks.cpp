@@ -622,7 +622,7 @@ TEST_CASE("a model that cannot be split is refused with its numbers") {
   CHECK(ends_with(refusal(5, [](int) { return find_model("tales-llama-1m"); }),
                   "the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit"));
   const std::string other =
-      "the model of rank 1 is not that of rank 0; all ranks need the same files and --dtype";
+      "rank 1 has a different model from rank 0; all ranks need the same files and --dtype";
   CHECK(refusal(2, [](int rank) {
           return find_model(rank == 0 ? "tales-llama-1m" : "tales-olmo-1m");
         }).ends_with(other));

@@ -65,8 +65,8 @@ TEST_CASE(
     CHECK(says(refusal(whole.substr(0, length)), "the file"));
   }
   CHECK(says(refusal("[]"), "the file"));
-  CHECK(says(refusal(R"({"card": 1, "products": []})"), "is not the table of a GPU"));
-  CHECK(says(refusal(R"({"card": "A GPU", "products": {}})"), "is not the table of a GPU"));
+  CHECK(says(refusal(R"({"card": 1, "products": []})"), "is not a table of a GPU"));
+  CHECK(says(refusal(R"({"card": "A GPU", "products": {}})"), "is not a table of a GPU"));
   CHECK(says(refusal(R"({"card": "A GPU", "products": [1]})"), "a product is 1"));
   const auto with = [&](const std::string& before, const std::string& after) {
     std::string text = whole;

@@ -86,7 +86,7 @@ class Mpirun(unittest.TestCase):
 
     def test_ranks_with_different_models_are_refused(self):
         other = [option if option != "tales-llama-1m" else "tales-olmo-1m" for option in TEXT]
-        self.assertIn("the model of rank 1 is not that of rank 0", self.refused((PROGRAM, *TEXT), (PROGRAM, *other)))
+        self.assertIn("rank 1 has a different model from rank 0", self.refused((PROGRAM, *TEXT), (PROGRAM, *other)))
 
     def test_a_rank_with_another_tokenizer_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -96,13 +96,13 @@ class Mpirun(unittest.TestCase):
             vocabulary.write_text(vocabulary.read_text() + " ")
             other = [option if option != "tales-llama-1m" else copy for option in TEXT]
             error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
-            self.assertIn("the model of rank 1 is not that of rank 0", error)
+            self.assertIn("rank 1 has a different model from rank 0", error)
 
     def test_a_rank_with_another_option_is_refused_by_its_name(self):
-        for first, second, said in (((), ("--seed", "9"), "another --seed than rank 0, where it is 0"),
-                                    (("--do-sample",), (), "another --do-sample than rank 0, where it is true"),
-                                    ((), ("--no-use-cache",), "another --use-cache than rank 0, where it is true"),
-                                    (("--dtype", "int8"), (), "another --dtype than rank 0, where it is int8")):
+        for first, second, said in (((), ("--seed", "9"), "a different --seed from rank 0, where it is 0"),
+                                    (("--do-sample",), (), "a different --do-sample from rank 0, where it is true"),
+                                    ((), ("--no-use-cache",), "a different --use-cache from rank 0, where it is true"),
+                                    (("--dtype", "int8"), (), "a different --dtype from rank 0, where it is int8")):
             with self.subTest(said):
                 error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second))
                 self.assertIn(f"error: rank 1 has {said}", error)
@@ -110,7 +110,7 @@ class Mpirun(unittest.TestCase):
     def test_help_for_some_ranks_alone_is_refused(self):
         for first, second, said in (((), ("--help",), "off"), (("--help",), (), "true")):
             error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second), status=2)
-            self.assertIn(f"error: rank 1 has another --help than rank 0, where it is {said}", error)
+            self.assertIn(f"error: rank 1 has a different --help from rank 0, where it is {said}", error)
         done = self.on(2, "--help")
         self.assertEqual((done.returncode, done.stdout), (0, call(PROGRAM, "--help").stdout), done.stderr)
 
@@ -121,7 +121,7 @@ class Mpirun(unittest.TestCase):
     def test_a_rank_with_another_prompt_is_refused(self):
         other = [option if option != "A fox" else "A dog" for option in TEXT]
         error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
-        self.assertIn('error: rank 1 has another --prompt than rank 0, where it is "A fox"', error)
+        self.assertIn('error: rank 1 has a different --prompt from rank 0, where it is "A fox"', error)
 
     def test_a_rank_may_have_another_number_of_threads(self):
         one, two = ([PROGRAM, *TEXT, "--json"] for _ in range(2))
@@ -136,7 +136,7 @@ class Mpirun(unittest.TestCase):
             with other.open("ab") as program:
                 program.write(b"another")
             error = self.refused((PROGRAM, *TEXT), (other, *TEXT))
-            self.assertIn("rank 1 runs another build of this program than rank 0", error)
+            self.assertIn("rank 1 runs a different build of this program from rank 0", error)
 
     def test_a_rank_with_a_wrong_option_ends_all(self):
         error = self.refused((PROGRAM, *TEXT), (PROGRAM, *TEXT, "--top-k", "-1"), status=2)
@@ -181,8 +181,8 @@ class Mpirun(unittest.TestCase):
                                            program=program)
                     self.assertEqual(status, 128 + signal.SIGKILL)
                     self.assertEqual([line for line in err.splitlines() if line.startswith("error:")],
-                                     [f"error: rank {lost} has ended before the others, so all end: it has failed or "
-                                      "was killed, perhaps because memory ran out"], err)
+                                     [f"error: rank {lost} ended before the other ranks, so all ranks end: it failed "
+                                      "or was killed, perhaps because memory ran out"], err)
 
     def test_a_quiet_mpirun_leaves_the_sentence_alone(self):
         status, err = self.end(3, lambda _, processes: os.kill(processes[2], signal.SIGKILL), "--quiet")

@@ -154,8 +154,8 @@ class Ends(unittest.TestCase):
                 self.assertLess(time.monotonic() - killed, 5)
                 self.assertEqual(server.process.returncode, 128 + signal.SIGKILL)
                 self.assertEqual(server.alive(), [])
-                self.assertEqual(server.sentences(), [f"error: rank {rank} has ended before the others, so all end: it "
-                                                      "has failed or was killed, perhaps because memory ran out"])
+                self.assertEqual(server.sentences(), [f"error: rank {rank} ended before the other ranks, so all ranks "
+                                                      "end: it failed or was killed, perhaps because memory ran out"])
 
     def test_a_rank_that_is_stopped_ends_all_with_one_sentence(self):
         for rank, of, busy in ((1, 3, True), (0, 2, True), (0, 3, False)):

@@ -452,8 +452,9 @@ TEST_CASE("a service that searches takes the keys of a beam search") {
       {R"("use_beam_search": true, "n": 2, "early_stopping": "soon")",
        R"(early_stopping: early_stopping is "soon", but it must be true, false or "never")"},
       {R"("use_beam_search": true, "n": 2, "echo": true, "logprobs": 1)",
-       "echo: a beam search computes no log-probabilities of a prompt (echo with logprobs): leave one of "
-       "them out"},
+       "echo: log-probabilities of a prompt (echo with logprobs) cannot be combined with a beam search: "
+       "leave "
+       "one of them out"},
       {R"("length_penalty": 2)", "length_penalty: length_penalty needs use_beam_search to be true"},
       {R"("early_stopping": true)", "early_stopping: early_stopping needs use_beam_search to be true"}};
   for (const auto& [body, message] : wrong) CHECK(refused(body) == fmt::format("400 {}", message));

@@ -490,7 +490,7 @@ TEST_CASE("what a body says about functions is valid, or is refused with its pla
           {both + R"(, "tool_choice": "any")", "tool_choice: tool_choice is \"any\", but it must be none, "},
           {both + R"(, "tool_choice": {"type": "allowed_tools"})", "tool_choice.type: "},
           {both + R"(, "tool_choice": {"type": "function", "function": {"name": "sub"}})",
-           "tool_choice: tool_choice names the function \"sub\", which is none of the tools"},
+           "tool_choice: tool_choice names the function \"sub\", which is not among the tools"},
           {both + R"(, "tool_choice": {"type": "function", "function": {"name": "add", "a": 1}})",
            "tool_choice.function.a: "},
           {R"(, "tool_choice": "auto")", "tool_choice: tool_choice needs tools, and there are none"},

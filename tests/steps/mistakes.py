@@ -1403,7 +1403,7 @@ MISTAKES = {
         ("only the first head is rotated", "rotation.h", "!heads.empty(); heads = heads.subspan(head_size)",
          "!heads.empty(); heads = heads.subspan(heads.size() + 0 * head_size)"),
         ("the heads are not rotated back", "rounded_kv_cache.h",
-         "      if (rotates_) rotate_heads(rounded, kept.dim(3));  // back\n", ""),
+         "      if (rotates_) rotate_heads(rounded, kept.dim(3));  // rotates back\n", ""),
         ("the heads are rotated after rounding alone", "rounded_kv_cache.h",
          "      if (rotates_) rotate_heads(numbers, kept.dim(3));\n", ""),
     ],

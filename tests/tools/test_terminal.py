@@ -433,7 +433,7 @@ class Stories(Limited):
         terminal.ask("Who?")
         for command in ("undo", "reset", "help", "exit"):
             terminal.type(f"/{command} 3\r")
-            terminal.until(f"/{command} stands alone, but 3 comes after it")
+            terminal.until(f"/{command} takes no text, but 3 follows it")
         self.assertEqual(self.questions(terminal), ["Who?"])
 
     def test_a_seed_begins_its_random_numbers_again(self):

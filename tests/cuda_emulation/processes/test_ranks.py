@@ -80,7 +80,7 @@ class Ranks(unittest.TestCase):
         self.fails(1, f"^{NO_ANSWER.replace('error:', 'error: rank 1:')}$", fault="0 5 stop", wait=WAIT)
 
     def test_a_rank_that_is_stopped_is_noticed_by_its_neighbour_within_seconds(self):
-        self.fails(1, "^error: rank 1 is stopped, and the others wait for it, so all end$", fault="1 5 stop")
+        self.fails(1, "^error: rank 1 is stopped and the other ranks wait for it, so all ranks end$", fault="1 5 stop")
 
     def test_gpus_that_wait_for_each_other_for_ever(self):
         self.fails(1, f"^{NO_ANSWER}$", fault="1 2 silent", wait=WAIT, program=BLOCKS)
