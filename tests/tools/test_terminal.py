@@ -480,7 +480,7 @@ class Stories(Limited):
         terminal.type("/reset\r/load ~/mine.json\r")
         terminal.until("The conversation has 2 messages")
         terminal.type("/save ~else/mine.json\r")
-        terminal.until("only your own ~/")
+        terminal.until("works only as ~/")
 
     def test_a_file_of_another_system_is_the_same_question(self):
         texts = []
