@@ -19,7 +19,7 @@ fail() { say "$1"; exit "${2:-1}"; }
 # The help of a tool is the comment at its top.
 show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
-# duration SECONDS: 42 s, or 1 min 42 s.
+# duration SECONDS: prints 42 s, or 1 min 42 s.
 duration() { if (($1 < 60)); then echo "$1 s"; else echo "$(($1 / 60)) min $(($1 % 60)) s"; fi; }
 
 # The width of the terminal.
@@ -58,7 +58,7 @@ quietly() {
 # read_lines NAME: the lines of standard input become the array of that name, without empty ones.
 read_lines() { IFS=$'\n' read -r -d '' -a "$1" || true; }
 
-# How many processors there are.
+# The number of processors.
 processors() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN; }
 
 # Whether this machine has an NVIDIA GPU and its driver, in Linux or in Windows' Linux.

@@ -854,7 +854,7 @@ class Understood(unittest.TestCase):
             self.assertEqual(self.read(f"--masks . --share {share}").share, share)
         for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
             self.assertIn(f"'{wrong}' is not a range of digits from 0 to f, like 0-7", self.read(f"--masks . --share {wrong}"))
-        self.assertRegex(self.read("--rungs vector"), "'vector' is no ladder; it is matvec, product, attention, gpu-matvec, .* or gpu-[a-z]+$")
+        self.assertRegex(self.read("--rungs vector"), "'vector' is not a ladder; choose matvec, product, attention, gpu-matvec, .* or gpu-[a-z]+$")
         self.assertEqual([self.read(line).rungs for line in ("--rungs product", "--rungs matvec", "--rungs", "")],
                          ["product", "matvec", "", None])
 
@@ -886,32 +886,32 @@ class Understood(unittest.TestCase):
                 with self.subTest(option, other=other):
                     self.assertIn(sentence, str(self.read(f"{option} {other}")))
 
-        refused("--products takes the shape of a published model: --shape 124m, 355m", "--products", ["--model tales-1m"])
-        refused("--scaling takes the shape of a published model", "--scaling", ["--model tales-1m"])
-        refused("--pair goes with --shape alone", "--pair", ["", "--model tales-1m"])
-        refused("--pair goes with --shape alone", "--pair --shape 124m", [
+        refused("--products needs the shape of a published model: --shape 124m, 355m", "--products", ["--model tales-1m"])
+        refused("--scaling needs the shape of a published model", "--scaling", ["--model tales-1m"])
+        refused("--pair needs --shape and no other measurement", "--pair", ["", "--model tales-1m"])
+        refused("--pair needs --shape and no other measurement", "--pair --shape 124m", [
             measure for measure in (*measures, "--batch 2", "--json x.json") if measure != "--changes"])
-        refused("--batch is for measuring a model", "--batch 2", ["--products", "--scaling", "--sampling", "--peers", "--masks .", "--needle"])
-        refused("--cache-dtype is for measuring a model", "--cache-dtype int8",
+        refused("--batch measures a model", "--batch 2", ["--products", "--scaling", "--sampling", "--peers", "--masks .", "--needle"])
+        refused("--cache-dtype needs the measurement of a model", "--cache-dtype int8",
                 [*(measure for measure in measures if measure != "--peers"), "--pair --shape 124m"])
         others = [measure for measure in measures if measure != "--peers"]
-        refused("--context goes with --peers or --needle", "--context 3", ["", "--products", "--masks ."])
-        refused("--needle takes --model, --context, --dtype", "--needle", ["--shape 124m", "--rounds 3", "--threads 1,2", "--prompt-tokens 3"])
+        refused("--context needs --peers or --needle", "--context 3", ["", "--products", "--masks ."])
+        refused("--needle can only be combined with --model, --context, --dtype", "--needle", ["--shape 124m", "--rounds 3", "--threads 1,2", "--prompt-tokens 3"])
         for option in "--decode-only", "--prompt-tokens 9":
             refused("--context with several numbers measures prefill and decoding at each", "--peers --context 3,4", [option])
         for option in "--only x", "--decode-only":
-            refused(f"{option.split()[0]} goes with --peers", option, ["", *others])
+            refused(f"{option.split()[0]} needs --peers", option, ["", *others])
         for option in "--sample 3", "--share 0-7":
-            refused(f"{option.split()[0]} goes with --masks", option, ["", *measures[:-1]])
-        refused("--masks takes --model", "--masks .", ["--shape 124m", "--rounds 3", "--prompt-tokens 3", "--dtype int8", "--threads 2"])
-        refused("--rungs takes --threads N", "--rungs", ["--threads 1,2"])
-        refused("--rungs gpu-matvec counts and takes no time", "--rungs gpu-matvec", ["--threads 2", "--rounds 3"])
-        refused("--csv goes with --rungs", "--csv x.csv", ["", "--products", "--scaling"])
-        refused("--plot goes with --rungs, or with --peers and several contexts", "--plot x.svg",
+            refused(f"{option.split()[0]} needs --masks", option, ["", *measures[:-1]])
+        refused("--masks can only be combined with --model", "--masks .", ["--shape 124m", "--rounds 3", "--prompt-tokens 3", "--dtype int8", "--threads 2"])
+        refused("--rungs can only be combined with --threads N", "--rungs", ["--threads 1,2"])
+        refused("--rungs gpu-matvec counts and measures no time", "--rungs gpu-matvec", ["--threads 2", "--rounds 3"])
+        refused("--csv needs --rungs", "--csv x.csv", ["", "--products", "--scaling"])
+        refused("--plot needs --rungs, or --peers and several contexts", "--plot x.svg",
                 ["", "--products", "--scaling", "--peers", "--peers --context 3"])
         refused("--csv /nonexistent/x.csv: there is no folder /nonexistent", "--rungs", ["--csv /nonexistent/x.csv"])
-        refused("--record takes the name of this machine", "--record x", [*others, "--pair --shape 124m"])
-        refused("--record takes the name of this machine", "--record=", ["", "--peers"])
+        refused("--record needs the name of this machine", "--record x", [*others, "--pair --shape 124m"])
+        refused("--record needs the name of this machine", "--record=", ["", "--peers"])
         refused("--cpu-time is the time of one thread", "--cpu-time", ["--threads 2", "--threads 1,1"])
         refused("there is no folder /nonexistent", "--json /nonexistent/x.json", [""])
 
@@ -1336,33 +1336,33 @@ class Errors(unittest.TestCase):
         self.check(2, "not a list of numbers", tool, "--threads", "1,none")
         other = [["--products"], ["--scaling"], ["--sampling"], ["--peers"], ["--masks", "."]]
         for measure in other:
-            self.check(2, "--batch is for measuring a model", tool, "--batch", "2", *measure)
+            self.check(2, "--batch measures a model", tool, "--batch", "2", *measure)
         for measure in [*other[:3], other[4], ["--changes"], ["--rungs", "matvec"], ["--pair", "--shape", "124m"]]:
-            self.check(2, "--record takes the name of this machine", tool, "--record", "x", *measure)
-        self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
+            self.check(2, "--record needs the name of this machine", tool, "--record", "x", *measure)
+        self.check(2, "--scaling needs the shape", tool, "--scaling", "--model", "tales-1m")
         settings = [["--model", "tales-1m"], ["--shape", "124m"], ["--batch", "2"], ["--prompt-tokens", "3"],
                     ["--dtype", "int8"], ["--threads", "1", "--cpu-time"]]
         for setting in settings:
             self.check(2, "--changes measures eight models of its own", tool, "--changes", *setting)
-            self.check(2, "--rungs takes --threads N", tool, "--rungs", "matvec", *setting)
-        self.check(2, "--rungs takes --threads N", tool, "--rungs", "matvec", "--threads", "1,2")
+            self.check(2, "--rungs can only be combined with --threads N", tool, "--rungs", "matvec", *setting)
+        self.check(2, "--rungs can only be combined with --threads N", tool, "--rungs", "matvec", "--threads", "1,2")
         for setting in [settings[1], ["--rounds", "2"], *settings[3:5], ["--threads", "2"]]:
-            self.check(2, "--masks takes --model", tool, "--masks", ".", *setting)
-        self.check(2, "--pair goes with --shape", tool, "--pair")
+            self.check(2, "--masks can only be combined with --model", tool, "--masks", ".", *setting)
+        self.check(2, "--pair needs --shape", tool, "--pair")
         for measure in [*other, ["--rungs", "matvec"], ["--batch", "2"], ["--json", "figures.json"]]:
-            self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", *measure)
+            self.check(2, "--pair needs --shape", tool, "--pair", "--shape", "124m", *measure)
         self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
         self.check(2, "'0' is not a number of tokens from 1", tool, "--peers", "--context", "0")
-        self.check(2, "--context goes with --peers or --needle", tool, "--context", "16")
-        self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
-        self.check(2, "--record takes the name of this machine", tool, "--record", " ")
+        self.check(2, "--context needs --peers or --needle", tool, "--context", "16")
+        self.check(2, "--decode-only needs --peers", tool, "--decode-only")
+        self.check(2, "--record needs the name of this machine", tool, "--record", " ")
         for wrong in ("7", "8-7", "0-g"):
             self.check(2, f"'{wrong}' is not a range of digits", tool, "--masks", ".", "--share", wrong)
-        self.check(2, "--share goes with --masks", tool, "--share", "0-7")
-        self.check(2, "--sample goes with --masks", tool, "--sample", "7")
+        self.check(2, "--share needs --masks", tool, "--share", "0-7")
+        self.check(2, "--sample needs --masks", tool, "--sample", "7")
         for more in (["--rounds", "3"], ["--threads", "2"], ["--dtype", "int8"], ["--prompt-tokens", "8"], ["--shape", "124m"]):
-            self.check(2, "--masks takes --model", tool, "--masks", ".", *more)
-        self.check(2, "--only goes with --peers", tool, "--only", "OpenVINO")
+            self.check(2, "--masks can only be combined with --model", tool, "--masks", ".", *more)
+        self.check(2, "--only needs --peers", tool, "--only", "OpenVINO")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 

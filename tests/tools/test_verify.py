@@ -775,7 +775,7 @@ class VerifyGguf(Limited):
                 ("llama.attention.key_length", "x", "config", "key_length is 'x', not a positive integer"),
                 ("llama.attention.head_count_kv", 3, "config", "not a multiple of head_count_kv 3"),
                 ("llama.expert_count", "x", "config", "expert_count is 'x', not an integer"),
-                ("tokenizer.ggml.merges", 1, "tokenizer", "no lists of texts"),
+                ("tokenizer.ggml.merges", 1, "tokenizer", "not lists of texts"),
                 ("tokenizer.ggml.merges", ["a b", "ab"], "tokenizer", "has 'ab' at 1, which makes no token"),
                 ("tokenizer.ggml.tokens", ["a"] * 6, "tokenizer", "the tokenizer has 6 tokens, but the model 5"),
                 ("tokenizer.ggml.model", "bert", "tokenizer", "model is 'bert', and the engine reads 'gpt2' and 'llama'"),

@@ -157,7 +157,7 @@ def praise(folder, count, green_before):
 
 
 def worth_reading(folder):
-    """Where the project's code differs in what was left to the learner, the longest function first."""
+    """Where the project's code differs from the parts that the learner wrote, the longest function first."""
     given, _ = outlines(folder.step)
     found = []
     for name, path in folder.step.lesson().items():

@@ -226,7 +226,7 @@ def land(state, climb, step):
 
 
 def run(state, climb, test):
-    """Merges what each step passed on into the steps that are left."""
+    """Merges the edits that each step passed on into the remaining steps."""
     known = {step.name: step for step in steps()}
     land(state, climb, known[climb["step"]])
     untouched = 0
@@ -276,7 +276,7 @@ def told(untouched):
 
 
 def run_tests(names, edited):
-    """Runs the checks of the edited step and of these, in their order, up to the first that breaks."""
+    """Runs the checks of the edited step and of these steps, in their order, up to the first that breaks."""
     for name in [edited, *names]:
         done = subprocess.run([ROOT / "tools/test", name.partition("-")[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if done.returncode:

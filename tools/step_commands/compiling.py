@@ -188,7 +188,7 @@ def in_ninja(command):
 
 
 def quote(path):
-    """In ninja's language."""
+    """The words in ninja's syntax."""
     return re.sub(r"([$ :])", r"$\1", str(path))
 
 
@@ -250,7 +250,7 @@ def diagnostics(text, folder):
 
 
 def unique(found):
-    """Each once, although two programs include the same header."""
+    """Each Diagnostic once, although two programs include the same header."""
     return list({(one.kind, one.file, one.line, one.message): one for one in found}.values())
 
 
@@ -285,7 +285,7 @@ def absent_names(found):
 
 
 def told(found, step):
-    """Errors as a learner reads them: their own first, and then all names at once that the checks miss."""
+    """Errors as a learner reads them: the learner's own first, then all names that the checks miss."""
     errors = [one for one in found if one.is_error]
     given = [one for one in errors if one.file in (*PRODUCTS.values(), "the linker")]
     own = [one for one in errors if one not in given]
@@ -330,6 +330,6 @@ def declarations(step):
 
 
 def warnings(found):
-    """The learner's own ones, and where they are."""
+    """The lines of the learner's own warnings, with their places."""
     return [line for one in found if not one.is_error and not one.file.startswith(("/", ".."))
             for line in (f"warning, {one.place()}: {one.message}", *one.shown)]

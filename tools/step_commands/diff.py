@@ -25,7 +25,7 @@ def add_commands(commands):
     add_colour(parser)
     parser.set_defaults(run=show_list)
 
-    parser = commands.add_parser("diff", help="what a step changes; the difference is the lesson",
+    parser = commands.add_parser("diff", help="what a step changes, which is its lesson",
                                  description="What STEP changes in the step that it continues, or all that changes on the "
                                              "way from STEP to TO. A line `landed: sampling.h` means that this file "
                                              "moved unchanged from the folder to common/decoding. A pipe gets a plain "
@@ -33,7 +33,7 @@ def add_commands(commands):
     parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
     parser.add_argument("--stat", action="store_true", help="only how many lines of each file")
-    parser.add_argument("--all", action="store_true", help="README.md and test.cpp too")
+    parser.add_argument("--all", action="store_true", help="also README.md and test.cpp")
     parser.add_argument("--no-pager", action="store_true", help="print directly, without a pager")
     add_colour(parser)
     parser.set_defaults(run=show_diff)
@@ -175,7 +175,7 @@ def page(text, no_pager=False):
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    # As git does: short texts stay on the screen, colours pass.
+    # As in git: short texts stay on the screen, and colours pass through.
     environment = {"LESS": "FRX", "LV": "-c", **os.environ}
     subprocess.run(pager, shell=True, input=text.encode(), env=environment)
 

@@ -70,7 +70,7 @@ def digest(path):
 
 
 def write(path, content):
-    """The whole file or, if interrupted, the old file."""
+    """Writes a file so that an interruption leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     try:

@@ -28,7 +28,7 @@ class Function:
         return self.text[self.head:self.end]
 
     def title(self):
-        """Its usual name: sample, KvCache::append, operator==."""
+        """The definition's usual name: sample, KvCache::append, operator==."""
         name = self.name if self.name != "operator" else "operator" + OPERATOR.search(self.signature).group(1)
         return "::".join((*self.scope, name))
 
@@ -277,7 +277,7 @@ def with_sentences(body, texts):
 
 
 def add_include(text, include):
-    """The text with that include in its place, once."""
+    """The text with this include in its place, once."""
     found = list(INCLUDE.finditer(text))
     if include in [match.group(1) for match in found]:
         return text

@@ -37,14 +37,14 @@ class Rung:
         self.folder = PRACTICE / ladder.name / self.name
 
     def idea(self):
-        """In one line, as the tables of tools/bench print it."""
+        """The rung's idea in one line, as the tables of tools/bench print it."""
         return re.search(r'^constexpr [^"]*"[^"]+",\s*"([^"]+)"', self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def below(self):
         return self.ladder.rungs[self.ladder.rungs.index(self) - 1]
 
     def variable(self):
-        """What the ladder calls it, such as kRegisters."""
+        """The name of the rung's variable in the ladder, such as kRegisters."""
         return re.search(r"^constexpr \w+ (k\w+)\b", self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def page(self):
@@ -88,7 +88,7 @@ def find(name):
 
 
 def show(name):
-    """Prints the rungs of the ladder of that name; whether there is one."""
+    """Prints the rungs of the ladder with this name; returns whether there is one."""
     ladder = ladders().get(name)
     if ladder:
         print(f"The rungs of {ladder.name}; tools/step practice {ladder.rungs[1].short} makes a folder for the second:",
@@ -118,7 +118,7 @@ class RungFolder:
         self.file = self.path / self.rung.file.name
 
     def called(self):
-        """What a person types after `tools/step check`."""
+        """The name that a person types after `tools/step check`."""
         return self.rung.short if self.path == self.rung.folder else shlex.quote(shown(self.path))
 
 
@@ -204,7 +204,7 @@ def emptied(rung):
 
 
 def computes(header, function):
-    """Whether it does more than to return a member, or to initialise them."""
+    """Whether a function does more than return a member or initialise members."""
     body = normal(header.code[function.body + 1:function.end - 1])
     return function.head == function.body and body != "" and not re.fullmatch(r"return [^;]+;", body) \
         and not re.search(r"\bconstexpr\b", header.code[function.start:function.head])

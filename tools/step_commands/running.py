@@ -44,7 +44,7 @@ class Runner:
         return Started(self.program, self.folder, arguments, self.sanitize)
 
     def digest(self):
-        """Of the two programs: what was green stays green while they are the same."""
+        """A fingerprint of both programs: what was green stays green while they are the same."""
         digest = hashlib.sha256()
         for name in ("test", "program"):
             digest.update((self.folder / "build" / name).read_bytes())
@@ -211,7 +211,7 @@ class Started:
         return sum(self.main.values()) / os.sysconf("SC_CLK_TCK"), ticks
 
     def kill(self):
-        """It, and the programs that it has started."""
+        """Ends the process and the programs that it has started."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -244,7 +244,7 @@ class Started:
                         yield from (line.decode(errors="replace") for line in lines)
 
     def pass_on(self):
-        """Shows whole lines of the learner's own."""
+        """Prints the whole lines of the learner's own output."""
         whole = self.said[:self.said.rfind(b"\n") + 1]
         words = b"".join(own_words(whole))
         sys.stderr.buffer.write(words[self.shown:])
@@ -321,7 +321,7 @@ def describe(case):
 
 
 def squeezed(text):
-    """With one space for all of them in a row, except in a string literal."""
+    """The text with one space in place of several in a row, except in a string literal."""
     parts = re.split(r'("(?:\\.|[^"\\\n])*")', text)
     return "".join(part if part.startswith('"') else re.sub(r"\s+", " ", part) for part in parts).strip()
 
@@ -335,7 +335,7 @@ NOWHERE = 2**64 - 1  # the result of std::string::find for a text that is not th
 
 
 def different_spaces(text):
-    """Where the two sides of `got == want` begin to differ, if only in spaces and line ends; else ""."""
+    """Where the two sides of `got == want` begin to differ if they differ only in spaces and line ends; else ""."""
     def shown(side, place):
         part = side[max(place - 12, 0):place + 16]
         return part.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")

@@ -152,7 +152,7 @@ class Step:
         return "hold_conversation(" in (self.folder / "main.cpp").read_text(encoding="utf-8")
 
     def ancestors(self):
-        """From its parent down to the first step."""
+        """The steps from its parent down to the first."""
         step, found = self.parent, []
         while step:
             found.append(step)
@@ -160,7 +160,7 @@ class Step:
         return found
 
     def descendants(self):
-        """All that continue it, each after its parent."""
+        """All steps that continue this one, each after its parent."""
         return [step for child in self.children for step in (child, *child.descendants())]
 
     def visible(self):
@@ -213,7 +213,7 @@ class Step:
         return next((began[step.slug] for step in (self, *self.ancestors()) if step.slug in began), BRANCHES[0][0])
 
     def command(self):
-        """The lines that show its idea in one screen: the block of code below the headline."""
+        """The commands that show its idea in one screen: the block of code below the headline."""
         block = re.search(r"^\*.+\*\n\n((?:    .+\n)+)", self.introduction(), re.MULTILINE)
         return [line.strip() for line in block[1].splitlines()] if block else []
 
