@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// A request, and when it arrives.
+/// A request and its time of arrival.
 struct Request {
   int number = 0;
   double arrival = 0.0;  ///< in seconds from the start

@@ -121,7 +121,7 @@ class EndedTexts : public PagedEngine {
 
  private:
   struct Ended {
-    int row;  // of the cache
+    int row;  // row of the cache
     std::vector<int> tokens;
     bool is_beam;
   };
@@ -155,7 +155,7 @@ class EndedTexts : public PagedEngine {
     auto longest = ended_.end();
     auto length = static_cast<std::size_t>(cache_.length(r));
     for (auto one = ended_.begin(); one != ended_.end(); ++one) {
-      // The last token of `text` has to be computed: the logits after it are needed.
+      // The last token of `text` must be computed, because the logits after it are needed.
       if (one->tokens.size() <= length || one->tokens.size() >= text.size()) continue;
       if (!std::equal(one->tokens.begin(), one->tokens.end(), text.begin())) continue;
       longest = one;

@@ -74,7 +74,7 @@ class Engine {
   virtual std::span<const int> prepare(const Row& row, int r) = 0;
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
-  /// logits after each, [sequences.size(), vocab_size].
+  /// logits after each sequence, [sequences.size(), vocab_size].
   virtual Logits forward(std::span<const std::span<const int>> sequences) = 0;
 
   /// Marks the last drafts[r] tokens of sequence r in the next pass as guesses. forward() then also returns

@@ -1,4 +1,4 @@
-// The minimum length of a text: until then, the end-of-text token cannot be chosen.
+// Sets a minimum length: until a text reaches it, the end-of-text token cannot be chosen.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, MinLengthOptions& options, const Stopp
                        {"--max-new-tokens", &stopping.max_new_tokens});
 }
 
-/// Masks the end-of-text tokens in a text that has only `count` new tokens; `logits` is [vocab_size].
+/// Masks the end-of-text tokens if a text with `count` new tokens is too short; `logits` is [vocab_size].
 inline void forbid_early_end(std::span<float> logits, int count, const EndTokens& ends,
                              const MinLengthOptions& options) {
   if (count >= options.min_new_tokens) return;

@@ -65,7 +65,7 @@ class RowDraftModel : public RowDrafter {
   /// A cache row and the number of its text. Places stay while the rows of the batch move.
   struct Place {
     std::optional<int> number = {};
-    std::vector<int> text = {};  // the tokens in the cache, and more
+    std::vector<int> text = {};  // the tokens in the cache, and possibly more
   };
 
   /// Finds each row's place. Its cache row then holds as much of the row's text as it did before, except the

@@ -13,7 +13,7 @@
 
 namespace staircase {
 
-/// The part that does not depend on the kind of cache.
+/// The part of an engine that does not depend on the kind of cache.
 class ModelEngine : public Engine {
  public:
   ModelEngine(Model& model, KvCache& cache) : model_(model), cache_(cache) {}

@@ -11,8 +11,8 @@
 namespace staircase {
 namespace {
 
-/// Visits the index of each value from `first` on that is `wanted`. Most are not: the compiler checks with
-/// SIMD whether a whole block holds none.
+/// Visits the index of each value from `first` on that is `wanted`. Most values are not, so the compiler
+/// checks with SIMD whether a whole block holds none.
 template <typename Wanted, typename Visit>
 void for_each_wanted(std::span<const float> values, std::size_t first, const Wanted& wanted,
                      const Visit& visit) {

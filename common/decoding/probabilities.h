@@ -1,4 +1,4 @@
-// From logits to probabilities, and the random number that a draw starts from.
+// Turns logits into probabilities, and makes the random number that a draw starts from.
 #pragma once
 
 #include <cstdint>

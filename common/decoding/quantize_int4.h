@@ -1,4 +1,4 @@
-// Weights in 4 bits: two whole numbers to a byte, and a scale of 16 bits for each group of them.
+// Weights in 4 bits: two integers per byte, with a 16-bit scale for each group.
 #pragma once
 
 #include "kernels/half.h"
@@ -6,11 +6,11 @@
 
 namespace staircase {
 
-/// Neighbouring inputs of an output: a weight is scale · (half of a byte - 8).
+/// A group of neighbouring inputs of one output: a weight is scale · (half of a byte - 8).
 struct Int4Group {
   std::uint16_t scale;  ///< bfloat16
   std::size_t count;
-  std::vector<std::uint8_t> halves;  ///< the first of two weights is the lower half
+  std::vector<std::uint8_t> halves;  ///< the lower half of a byte holds the first of two weights
 
   std::size_t bytes() const { return sizeof scale + halves.size(); }
 };

@@ -27,7 +27,7 @@ struct Generation {
   std::vector<int> tokens;  ///< the prompt and the new tokens
   FinishReason finish_reason = FinishReason::kLength;
   CacheUse cache = {};
-  std::optional<double> score = {};  ///< by which a search ranks it
+  std::optional<double> score = {};  ///< the score by which a search ranks it
 };
 
 /// A token that could have been chosen.
@@ -64,15 +64,15 @@ inline Origin origin_of(int index, int accepted, int drafted) {
   return accepted < drafted ? Origin::kCorrected : Origin::kBonus;
 }
 
-/// One new token, at the moment it is chosen; also the most likely ones it was chosen from and its
-/// log-probabilities, if requested.
+/// One new token at the moment it is chosen. If requested, also the most likely candidates and its
+/// log-probabilities.
 struct Token {
   int id = 0;
   std::vector<Candidate> candidates = {};
   Origin origin = Origin::kModel;
-  std::optional<std::string> text = {};  ///< what to show for it, if not the token itself
+  std::optional<std::string> text = {};  ///< the text to show for it, if not the token's own
   std::optional<Logprobs> logprobs = {};
-  Clock::time_point time = Clock::now();  ///< when it was chosen; a search shows its tokens later
+  Clock::time_point time = Clock::now();  ///< when the token was chosen; a search shows it later
 };
 
 using OnToken = std::function<void(const Token&)>;

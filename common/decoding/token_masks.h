@@ -58,7 +58,7 @@ struct TokenMasks {
   TokenTrie trie = TokenTrie(tokenizer);
   std::map<typename Allowed::States, std::vector<bool>> masks = {};
 
-  /// Which tokens may follow a text in these states, [vocab_size].
+  /// Whether each token may follow a text in these states, [vocab_size].
   const std::vector<bool>& mask(const typename Allowed::States& states) {
     if (const auto known = masks.find(states); known != masks.end()) return known->second;
     if (masks.size() == kMaxMasks) masks.clear();

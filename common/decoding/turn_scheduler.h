@@ -144,7 +144,7 @@ class TurnScheduler : public ModelDraftingScheduler {
 
   const OnRowToken report_token_;
   const OnFinished report_end_;
-  std::map<int, Search> searches_;  // by the first number of their texts
+  std::map<int, Search> searches_;  // by the first number of each search's texts
   std::vector<int> chosen_;         // the searches whose beams join in the next pass
 };
 

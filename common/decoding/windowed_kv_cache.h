@@ -145,7 +145,7 @@ class WindowedKvCache : public PagedKvCache {
     WindowRow& own = window_rows_[row];
     if (count > 0) own.start = start;
     const int missing = blocks_for(length(row)) - own.first - own.held();
-    // Frees blocks only with new ones, so the table is written no more often than for these.
+    // Frees blocks only when new ones are added, so both changes need one write of the table.
     if (missing > 0) release_before(own, std::min(first_seen(own.start), own.known));
     for (int i = 0; i < missing; ++i) {
       if (window_pool_.free() == 0) release_passed();
@@ -208,7 +208,7 @@ class WindowedKvCache : public PagedKvCache {
     int start = 0;         // the length before the newest pass
     int promised = 0;      // blocks that the row may hold
     int known = 0;         // full blocks that were made findable
-    bool changed = false;  // since its row of the table was written
+    bool changed = false;  // whether its row of the table is outdated
 
     int held() const { return static_cast<int>(blocks.size()); }
   };
@@ -227,7 +227,7 @@ class WindowedKvCache : public PagedKvCache {
     return longest;
   }
 
-  /// The first block that a token at that position sees.
+  /// The first block that a token at this position sees.
   int first_seen(int position) const { return std::max(0, position - window_ + 1) / kBlockSize; }
 
   /// Allocates a block; one must be free.

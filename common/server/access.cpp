@@ -67,7 +67,7 @@ std::string name_of(std::string_view host) {
   return lower(host.substr(0, host.find(':')));
 }
 
-/// Whether a name can mean only this machine or an address: no other owner can point it here.
+/// Whether a name can only mean this machine or an address, so that no other owner can point it here.
 bool is_own_name(const std::string& name) {
   return name.find_first_not_of("0123456789.") == name.npos || name.starts_with('[') || name == "localhost" ||
          name.ends_with(".localhost");

@@ -11,8 +11,8 @@
 namespace staircase {
 
 struct AccessOptions {
-  std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
-  std::vector<std::string> cors_origins = {};   ///< whose pages may call; "*" allows all
+  std::vector<std::string> allowed_hosts = {};  ///< in addition to addresses and localhost
+  std::vector<std::string> cors_origins = {};   ///< origins whose pages may call; "*" allows all
   std::string api_key_file = {};                ///< if empty, no key is needed
   std::optional<int> max_per_key = {};          ///< maximum unfinished requests per key; unset: no limit
 };
@@ -33,7 +33,7 @@ class Access {
   /// site. Throws HttpError for a name that is not this server's.
   void check_host(const HttpRequest& request) const;
 
-  /// Whether pages of that origin may call this server.
+  /// Whether pages of this origin may call the server.
   bool allows(const std::string& origin) const;
 
   /// Headers that let a browser pass the answer to a page of another origin (the Fetch standard, section

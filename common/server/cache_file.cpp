@@ -77,7 +77,7 @@ Pieces taken_back(const Session& session, const std::string& name, EndedTexts& e
   throw Error("{} does not hold what the cache of a server needs; choose another file", name);
 }
 
-/// Memory for that many positions of all heads of a layer, in the order of the file.
+/// Memory for this many positions of all heads of a layer, in the file's order.
 struct Gathered {
   int positions;
   KeysValues memory;

@@ -14,7 +14,7 @@ namespace staircase {
 
 namespace {
 
-/// The token, its log-probability and its own bytes, which need not be characters; without the closing brace.
+/// A token's text, log-probability and bytes, which need not form characters, without the closing brace.
 std::string token_json(const Tokenizer& tokenizer, int id, float logprob) {
   const std::string_view bytes = tokenizer.bytes(id);
   std::string numbers;
@@ -40,7 +40,7 @@ std::string function_json(const CallPart& call) {
   return fmt::format(R"({{{}"arguments":{}}})", name, in_json(call.arguments));
 }
 
-/// The part of a call in an event; the first one has an id.
+/// The part of a call in an event; only the first part has an id.
 std::string call_json(const CallPart& call) {
   const std::string begin =
       call.name.empty() ? "" : fmt::format(R"("id":"{}","type":"function",)", call_id());

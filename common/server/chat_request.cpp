@@ -73,7 +73,7 @@ const BodyKeys& detokenize_keys() {
   return keys;
 }
 
-/// A body of the maximum length has at most this many values.
+/// The maximum number of values in a body of the maximum length.
 constexpr std::size_t kMostTokens = 1 << 20;
 
 JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel& model) {

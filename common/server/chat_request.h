@@ -9,12 +9,12 @@
 
 namespace staircase {
 
-/// A completion whose only prompt the model's template writes. Without max_tokens it may fill the context.
+/// A completion of one prompt, written by the model's template. Without max_tokens it may fill the context.
 class ChatRequest : public CompletionRequest {
  public:
   static constexpr int kMaxKeys = 20000;
 
-  /// Throws HttpError as other requests do. Takes as long as the template and the tokenizer need.
+  /// Throws HttpError as other requests do. May take long, because it runs the template and the tokenizer.
   ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
 
   const Rendered& rendered() const { return rendered_; }

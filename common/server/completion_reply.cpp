@@ -208,7 +208,7 @@ std::vector<CompletionReply::Choice*> CompletionReply::best_of(int prompt) {
   return texts;
 }
 
-/// The texts may be many megabytes: they are moved, not joined.
+/// The texts may have many megabytes, so they are moved, not joined.
 void CompletionReply::send_whole() {
   HttpResponse response{.body = begin_of_object()};
   if (request_->ranks()) {

@@ -52,7 +52,7 @@ const std::map<std::string, std::vector<json>>& sampling_keys() {
 
 ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
                          std::int64_t most_positions)
-    // A folder's own name; "models/" is the same as "models".
+    // The folder's own name; "models/" means the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
       folder(folder),
       tokenizer(&tokenizer),

@@ -21,7 +21,7 @@
 
 namespace staircase {
 
-/// The model that clients request, and what fits into it.
+/// The model that clients request, and its limits.
 struct ServedModel {
   /// `folder` is the model's folder or its name. A text may have `most_positions` positions, or as many as
   /// the model has if that is fewer.
@@ -41,7 +41,7 @@ struct ServedModel {
   std::size_t most_bytes;  ///< of a text that fits, if all tokens are of the longest kind
   /// Default keys of a chat and JSON values, such as ("temperature", "0.7"); its body overrides them.
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
-  bool searches = false;  ///< whether requests may ask for a beam search
+  bool searches = false;  ///< whether requests may use beam search
   std::shared_ptr<Constraints> constraints;
   CallForm call_form = plain_call_form();  ///< for functions that chats call
   bool writes_calls = true;                ///< into the messages, because the template cannot
@@ -67,15 +67,15 @@ class CompletionRequest : public OptionSink {
   CompletionRequest(std::string_view body, const ServedModel& model);
   ~CompletionRequest() override;
 
-  const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
+  const Prompts& prompts() const { return prompts_; }  ///< token ids; no prompt is empty
 
   int adapter = kNoAdapter;    ///< index of the model's adapter for all texts
   int n = 1;                   ///< texts per prompt that the client gets
   int best_of = 1;             ///< texts generated per prompt; the client gets the best n
-  bool votes = false;          ///< the best answer is the most frequent one, not the most likely
-  bool stream = false;         ///< the answer arrives in parts
-  bool include_usage = false;  ///< the last part of a stream counts the tokens
-  bool echo = false;           ///< the prompt is part of the text
+  bool votes = false;          ///< whether the most frequent answer is the best, not the most likely
+  bool stream = false;         ///< whether the answer is sent in parts
+  bool include_usage = false;  ///< whether the last part of a stream counts the tokens
+  bool echo = false;           ///< whether the prompt is part of the text
   int max_tokens = 0;
   /// Whether the prompt of a chat ends within reasoning. Unset if reasoning and content stay together.
   std::optional<bool> within_reasoning = {};
@@ -91,7 +91,7 @@ class CompletionRequest : public OptionSink {
   /// Whether the client gets only some of the texts, or all by their rank.
   bool ranks() const { return best_of > n || search; }
 
-  /// The prompt of the text with that number.
+  /// The prompt of the text with this number.
   const std::vector<int>& prompt(int text) const {
     return prompts_[static_cast<std::size_t>(text / best_of)];
   }
@@ -107,7 +107,7 @@ class CompletionRequest : public OptionSink {
   /// a command line offers keep their values.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// The keys that are options of a text in each interface.
+  /// The keys that set options of a text in each interface.
   static const std::set<std::string>& option_keys();
 
  protected:

@@ -25,7 +25,7 @@ struct ServerOptions {
 
 void add_options(OptionSink& sink, ServerOptions& options);
 
-/// What happened to a request.
+/// Whether a request was accepted, and why not.
 enum class Admission {
   kAccepted,      ///< its reply gets the texts
   kFull,          ///< too many texts wait already
@@ -44,7 +44,7 @@ struct ProgramMetric {
   std::function<double()> value;
 };
 
-/// A service that continues texts. One thread owns the model and does one pass after another; the server
+/// A service that continues texts. One thread owns the model and runs one pass after another; the server
 /// thread calls the other functions, which must not wait for the model.
 class CompletionService {
  public:
@@ -58,10 +58,10 @@ class CompletionService {
   /// and the reply drops them.
   virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
-  /// Accepts no more requests: SIGTERM, SIGINT or SIGUSR1 has arrived.
+  /// Called after SIGTERM, SIGINT or SIGUSR1: from now on, the service accepts no more requests.
   virtual void drain() = 0;
 
-  /// Continues some texts, in the model thread. Waits if there is nothing to do; returns false when it was
+  /// Runs one pass in the model thread. Waits if there is nothing to do; returns false once the service is
   /// drained and all texts have ended.
   virtual bool pass() = 0;
 
@@ -108,10 +108,10 @@ std::vector<ProgramMetric> draft_metrics(const Scheduler& scheduler) {
 }
 
 /// Serves until SIGTERM, SIGINT or SIGUSR1 arrives and all earlier requests have their answers. This thread
-/// does the passes of the service and collects the metrics after each; another one serves the clients, and
-/// three more read requests, compile constraints and write the prompts of chats. Prints on standard output
-/// where it listens. Throws Error with one sentence if the port or the key file cannot be used. With
-/// `prompts` it also answers chats. `adapters` holds the names of the model's adapters.
+/// runs the service's passes and collects the metrics after each; another one serves the clients, and three
+/// more read requests, compile constraints and write the prompts of chats. Prints the server's address on
+/// standard output. Throws Error with one sentence if the port or the key file cannot be used. With `prompts`
+/// it also answers chats. `adapters` holds the names of the model's adapters.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics = {}, ChatPrompts* prompts = nullptr,
                        const std::vector<std::string>& adapters = {});

@@ -36,7 +36,7 @@ HttpError refused(const std::string& key, const std::string& message) {
   return {400, message, key};
 }
 
-/// A content, which is one text or a list of parts, with only the keys that a template may read.
+/// A message's content (one text or a list of parts), with only the keys that a template may read.
 ordered_json content_of(const ordered_json& content, const std::string& key) {
   if (content.is_string()) return content;
   static constexpr const char* kRight = "a text or a list of text parts";
@@ -74,7 +74,7 @@ struct Calls {
   /// The calls of the latest message with calls that still lack a result: from the call's id to the
   /// function's name.
   std::map<std::string, std::string> open = {};
-  std::ptrdiff_t colons = 0;  // in all arguments, at least as many as their keys
+  std::ptrdiff_t colons = 0;  // colons in all arguments, at least as many as there are keys
 };
 
 /// A call of an earlier answer. Templates read its arguments as an object, not as text.

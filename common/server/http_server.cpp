@@ -42,9 +42,9 @@ struct Room {
   asio::steady_timer clock{io};
   std::set<std::shared_ptr<Connection>> connections = {};
   bool stopping = false;                                     ///< connections end with their answers
-  std::vector<char> received = std::vector<char>(64 << 10);  ///< by the connection that is reading at present
+  std::vector<char> received = std::vector<char>(64 << 10);  ///< buffer of the connection that is reading
   std::mutex mutex = {};
-  std::vector<std::function<void()>> posted = {};  ///< by other threads; guarded by the mutex
+  std::vector<std::function<void()>> posted = {};  ///< work from other threads; guarded by the mutex
 };
 
 /// The time in HTTP's format (RFC 9110, section 5.6.7).
@@ -73,7 +73,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     watch();
   }
 
-  /// Closes an idle connection; a new one has another second for its request.
+  /// Closes an idle connection; a new connection gets another second for its request.
   void stop() {
     error_code error;
     if (state_ != State::kIdle || socket_.available(error) > 0) return;
@@ -363,7 +363,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   HttpRequest request_ = {};
   int status_ = 0;
   bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
-  std::list<std::string> waiting_;  // the first one is being sent
+  std::list<std::string> waiting_;  // the first piece is being sent
   bool is_sending_ = false;
   std::size_t sent_ = 0;           // bytes of the first piece
   std::size_t unsent_ = 0;         // bytes of all pieces
@@ -384,7 +384,7 @@ struct HttpServer::Impl {
   Impl(const HttpLimits& limits, Handler handler, Check check, OnAnswered on_answered, Fields fields)
       : room{limits, std::move(handler), std::move(check), std::move(on_answered), std::move(fields)} {}
 
-  /// Takes the port at this address.
+  /// Listens on the port at this address.
   void listen(const tcp::endpoint& endpoint) {
     tcp::acceptor acceptor(room.io);
     acceptor.open(endpoint.protocol());

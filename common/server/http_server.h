@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// All addresses of a host: clients may try any of them first. Throws Error if there is none.
+/// All addresses of a host, because clients may try any of them first. Throws Error if there is none.
 std::vector<std::string> addresses_of(const std::string& host);
 
 /// Serves all connections in one thread, because none of them ever blocks it: a stream costs no thread.
@@ -53,7 +53,7 @@ class HttpServer {
   /// thread costs more than a token's JSON, so call it once for all tokens of a pass.
   void flush();
 
-  /// Returns when the last connection is closed after such a signal.
+  /// Returns when the last connection has closed after the first signal.
   void wait();
 
  private:

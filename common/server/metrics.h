@@ -18,7 +18,7 @@ class Metrics {
   /// `bounds` ascend; there is one more bucket above the last.
   void declare_histogram(const std::string& name, const std::string& help, std::vector<double> bounds);
 
-  /// Adds to a counter or gauge; `labels` as in {status="200"}, without the braces.
+  /// Adds to a counter or gauge; `labels` is the text between the braces of {status="200"}.
   void count(const std::string& name, double by = 1.0, const std::string& labels = "");
   void set(const std::string& name, double value);
   double value(const std::string& name) const;

@@ -76,7 +76,7 @@ void ReplyText::add(const Token& token) {
   const bool is_end = stream_.waiting_end().has_value();
   const std::size_t offset = is_end ? count_.length() : count_.add(tokenizer_.bytes(token.id));
   if (keeps_ids_) ids_.push_back(token.id);
-  // A token is sent with its text: until then a stop sequence may still cut it off.
+  // A token is sent together with its text, because a stop sequence may cut it off until then.
   if (has_logprobs_ && token.logprobs) {
     if (is_end && !form_.formats_end()) {
       pending_end_ = token;

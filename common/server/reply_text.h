@@ -72,7 +72,7 @@ class ReplyText {
   /// Returns the part that was not taken yet.
   NewText take_news();
 
-  /// The new tokens whose text the client gets: a stop sequence may end within a token.
+  /// The new tokens whose whole text the client gets: a stop sequence may begin within a token.
   std::vector<int> shown_ids() const;
 
  private:
@@ -84,7 +84,7 @@ class ReplyText {
   const ReplyForm& form_;
   const bool has_logprobs_, keeps_ids_;
   TextStream stream_;
-  CharacterCount count_{};  // of all tokens, including those that a stop sequence may cut off
+  CharacterCount count_{};  // counts all tokens, including those that a stop sequence may cut off
   std::optional<ReasoningSplit> split_ = {};
   std::optional<CallSplit> calls_ = {};
   std::string part_ = {};

@@ -14,8 +14,8 @@ using nlohmann::json;
 
 namespace {
 
-/// Counts the values before the parser builds them, since a value takes far more memory and time than its two
-/// bytes in the body.
+/// Counts the values before the parser builds them, because a value may take two bytes in the body but far
+/// more memory and time.
 void require_few_values(std::string_view body, std::size_t most_keys, std::size_t most) {
   std::size_t values = 0, keys = 0;
   bool in_text = false, is_escaped = false;

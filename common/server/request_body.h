@@ -49,14 +49,14 @@ auto reject_errors(const std::string& key, const Work& work) {
   }
 }
 
-/// The adapter with that name, or kNoAdapter for the model alone. Throws HttpError with status 404 for the
+/// The adapter with this name, or kNoAdapter for the model alone. Throws HttpError with status 404 for the
 /// name of another model.
 int require_model(const std::string& name, const ServedModel& model);
 
 /// The adapter that the body names as its model; kNoAdapter without a name. Throws as above.
 int require_model(JsonOptions& body, const ServedModel& model);
 
-/// Throws Error with the name if the value is not a token id.
+/// Reads a token id. Throws Error with `name` if the value is not one.
 int token_id(const std::string& name, const nlohmann::json& value, const ServedModel& model);
 
 /// The rejection of a prompt that does not fit into the context with the new tokens. `prompt` is its length,

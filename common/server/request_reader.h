@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// A client can make it hold only a bounded amount: a header, a body and the start of the next requests, each
+/// A client can only make it hold a bounded amount: a header, a body and the start of the next requests, each
 /// with its limit. It needs no network.
 class RequestReader {
  public:
@@ -43,7 +43,7 @@ class RequestReader {
   /// Bytes that were pushed and not yet read.
   std::size_t ahead() const { return input_.size(); }
 
-  /// Bytes that it holds at present. For tests.
+  /// The bytes that the reader holds at present, for tests.
   std::size_t held() const;
 
  private:

@@ -83,7 +83,7 @@ std::vector<Given> of_structured_outputs(const std::string& key, const Json& out
   return all;
 }
 
-/// Which keys limit a text, and how to read them: OpenAI's, vLLM's, vLLM's older ones, and llama.cpp's.
+/// The keys that limit a text, with their readers: OpenAI's, vLLM's, vLLM's older ones, and llama.cpp's.
 using Reader = std::function<std::vector<Given>(const std::string& key, const Json& value)>;
 const std::vector<std::pair<std::string, Reader>>& readers() {
   const auto plain = [](Kind kind) {

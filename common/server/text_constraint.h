@@ -1,4 +1,4 @@
-// What the texts of a request must look like: JSON, a schema, a pattern, a grammar, or one of some choices.
+// The form that a request's texts must have: JSON, a schema, a pattern, a grammar, or one of some choices.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ namespace {
   throw HttpError(400, fmt::format("{} is {}, but it must be {}", key, shown(json(value)), right), key);
 }
 
-/// A member that is not null, or nullptr.
+/// The member with this name, or nullptr if it is missing or null.
 const ordered_json* member(const ordered_json& object, const std::string& name) {
   const auto found = object.find(name);
   return found == object.end() || found->is_null() ? nullptr : &*found;

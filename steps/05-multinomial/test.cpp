@@ -28,8 +28,8 @@ int numbers_used(const Work& work) {
   return count;
 }
 
-// A correct draw falls below this once in a thousand tests; the seeds are fixed, so it is always the same
-// one.
+// A correct draw falls below this once in a thousand tests. The seeds are fixed, so it is always the same
+// test.
 constexpr double kTooUnlikely = 1e-3;
 
 TEST_CASE("each token is drawn in proportion to its probability") {
@@ -62,7 +62,7 @@ TEST_CASE("a draw that is slightly wrong would be noticed") {
 TEST_CASE("a token without probability is never drawn, not even by a rounding error") {
   std::mt19937 generator(3);
   const std::vector<float> edges{0.0f, 0.5f, 0.0f, 0.5f, 0.0f};
-  const std::vector<float> short_of_one{0.0f, 0.25f, 0.25f, 0.0f};  // half of the numbers find no share
+  const std::vector<float> short_of_one{0.0f, 0.25f, 0.25f, 0.0f};  // half of the numbers fall into no share
   for (int i = 0; i < 20'000; ++i) {
     const int edge = draw(edges, generator), middle = draw(short_of_one, generator);
     CAPTURE(edge);
@@ -79,7 +79,7 @@ TEST_CASE("a draw uses as many random bits as a double holds") {
   const auto rest = static_cast<float>(uniform - static_cast<double>(most));
   for (const float wide : {0.0f, 1.0f}) {
     std::mt19937 generator(42);
-    // The first two shares together end just below the number, or just above it.
+    // The first two shares together end just below the random number, or just above it.
     const float share = std::nextafter(std::nextafter(rest, wide), wide);
     CHECK(draw(std::vector{most, share, 0.625f}, generator) == (wide == 0.0f ? 2 : 1));
   }

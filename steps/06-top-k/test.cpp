@@ -7,7 +7,7 @@
 
 using namespace staircase;
 
-/// The ids that top-k leaves of these logits.
+/// The ids that top-k keeps.
 std::vector<int> kept(std::vector<float> logits, int k) {
   keep_top_k(logits, k);
   std::vector<int> ids = ranking(logits);

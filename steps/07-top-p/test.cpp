@@ -75,7 +75,7 @@ class Naive {
     for (const int id : ids_) sums_.push_back(sum += probabilities[id]);
   }
 
-  /// The logits that top-p leaves.
+  /// The logits after top-p.
   std::vector<float> kept(float p) const {
     const auto end = std::lower_bound(sums_.begin(), sums_.end(), static_cast<double>(p));
     const auto count = std::min<std::ptrdiff_t>(end - sums_.begin() + 1, std::ssize(ids_));

@@ -154,7 +154,7 @@ TEST_CASE("--frequency-penalty outside its range is refused before any work") {
   }
   for (const std::string value : {"-2", "0", "2"}) {
     const ProgramRun accepted = run_program(STAIRCASE_STEP_PROGRAM, option + value);
-    CHECK(accepted.status == 1);  // there is no such model
+    CHECK(accepted.status == 1);  // the options are accepted, but there is no such model
     CHECK(contains(accepted.err, "/nonexistent"));
   }
 }

@@ -27,7 +27,7 @@ class Choices {
 
   States start() const { return texts_; }
 
-  /// The rests after more bytes; none if no choice begins so.
+  /// The rests after reading more bytes; empty if no choice begins so.
   States after(const States& rests, std::string_view text) const {
     States after;
     for (const std::string& rest : rests)

@@ -35,7 +35,7 @@ class Regex {
     return states;
   }
 
-  /// The states after more bytes.
+  /// The states after reading more bytes.
   States after(States states, std::string_view text) const {
     for (const char byte : text) {
       States next;

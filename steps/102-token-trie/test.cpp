@@ -101,7 +101,7 @@ TEST_CASE("the tree finds each token of a text once, and no token without bytes"
   TokenTrie(tokenizer).walk(any, any.start(), [&](int token) { found.push_back(token); });
   std::vector<int> wanted;
   for (int token = 0; token < 4097; ++token) {
-    // Of the bytes above 127, those that begin a character.
+    // Among the bytes above 127, only those that begin a character.
     const auto first = static_cast<unsigned char>(tokenizer.bytes(token)[0]);
     if (first < 0x80 || (first >= 0xC2 && first <= 0xF4)) wanted.push_back(token);
   }
@@ -134,7 +134,7 @@ TEST_CASE("tokens that begin alike are tried together, and a known state reads n
   const std::vector<int> longer = tales_tokenizer().encode(" foxes");
   logits = random_logits(1);
   row(logits, longer);
-  CHECK(*counted.bytes - before < 10);  // those of the text
+  CHECK(*counted.bytes - before < 10);  // only the bytes of the text
   before = *counted.bytes;
   logits = random_logits(1);
   row(logits, longer);
@@ -155,7 +155,7 @@ TEST_CASE("rows with copies have states of their own") {
 }
 
 TEST_CASE("many states take bounded memory and keep their masks right") {
-  // 2^11 sets of states; after the first thousand, masks are found again.
+  // There are 2^11 sets of states; after the first thousand, masks are computed again.
   const std::string pattern = "[ab]*a[ab]{10}";
   const Regex regex(pattern);
   const KeepAllowed<Regex> fresh = row_of(Regex(pattern));

@@ -63,7 +63,7 @@ Listed either(Listed one, const Listed& other) {
   return one;
 }
 
-/// A text of rules with what they describe, a function of what all rules describe.
+/// A text of rules, and what each describes as a function of what all rules describe.
 struct Written {
   std::string text;
   std::function<Listed(const std::vector<Listed>&)> listed;
@@ -90,7 +90,7 @@ Written any_part(std::mt19937& random, int rules, int depth) {
               const Listed one = first.listed(known);
               Listed power = nothing, sum;
               if (one.beginnings.empty()) return least == 0 ? nothing : Listed();
-              // Of an empty text, any number is as good as one, so a few are enough.
+              // An empty text repeats without a change, so a few repetitions are enough.
               for (int times = 0; times <= std::min(most, 9); ++times, power = followed(power, one))
                 sum = times < least ? sum : either(sum, power);
               return sum;
@@ -111,7 +111,7 @@ std::vector<std::string> all_texts() {
   return all;
 }
 
-/// Compares the masks along texts that they lead to with a predicate on whole bytes.
+/// Follows texts that the masks allow, and compares each mask with a predicate on whole bytes.
 void check_masks(std::string_view rules, const std::function<bool(const std::string&)>& may_become_valid,
                  const std::function<bool(const std::string&)>& is_valid, int runs) {
   std::mt19937 random(1);
@@ -200,7 +200,7 @@ TEST_CASE("an automaton knows after each byte what the definition of a grammar k
 }
 
 TEST_CASE("the tokens offered are those with which a text in balanced brackets begins") {
-  const auto depth = [](const std::string& text) {  // -1 if it is the beginning of none
+  const auto depth = [](const std::string& text) {  // -1 if it begins no valid text
     int open = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {
       if (std::string_view("()").find(text[i]) == std::string_view::npos || (i > 0 && open == 0)) return -1;
@@ -264,7 +264,7 @@ TEST_CASE("the grammar of JSON describes what a parser of JSON accepts") {
     const bool wanted = nlohmann::json::accept(text);
     (wanted ? valid : invalid)++;
     if (is_valid(json, text) != wanted && text.find("\\u") == text.npos)
-      FAIL_CHECK(text);  // it refuses half a pair
+      FAIL_CHECK(text);  // the grammar refuses half a pair
     if (wanted && texts.size() < 200) texts.push_back(text);
   }
   CHECK(valid > 500);

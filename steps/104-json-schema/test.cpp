@@ -63,7 +63,7 @@ bool has_valid_text(const Grammar& grammar, const Json& value) {
                              [&](const std::string& text) { return is_valid(grammar, text); });
 }
 
-/// What is said of one document.
+/// The verdicts on one document.
 struct Judged {
   int passed = 0, refused = 0, wrong = 0;
 };

@@ -124,7 +124,7 @@ TEST_CASE("the tokens appended are those of the forced text, but for the last") 
 
 TEST_CASE(
     "the model is asked at the last token of each forced text, where there is a choice, and at the end") {
-  // No choice at all: the last token, and the end of the text.
+  // A text without any choice: only its last token and its end need the model.
   const Run fixed = ahead("root ::= \"The fox said to the crow: good day!\"", up_to(50));
   CHECK(fixed.text == "The fox said to the crow: good day!");
   CHECK(fixed.reason == FinishReason::kEos);
@@ -132,7 +132,7 @@ TEST_CASE(
   CHECK(fixed.passes >= 2);
   CHECK(fixed.passes <= 4);  // the model may write the last bytes in several tokens
   CHECK(fixed.shown == fixed.tokens);
-  // Nothing but choices.
+  // A text that is all choices.
   const Run free = ahead("root ::= [^x]{20}", up_to(60));
   CHECK(free.passes == std::ssize(free.tokens));
   // A sentence with three gaps.

@@ -103,7 +103,7 @@ TEST_CASE("the program writes the results, and the model all that is left open")
                         &sons, &a, &sign, &b, &first, &c, &second) == 7);
     CHECK(first == (sign == '*' ? a * b : a - b));
     CHECK(second == 7 + c);
-    // The model reads the results: with a cache and without, it chooses the same.
+    // The model reads the results, so it chooses the same tokens with a cache and without.
     CHECK(called(rules, true, false, seed).tokens == with.tokens);
   }
 }

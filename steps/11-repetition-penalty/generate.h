@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
            at_least(1));
 }
 
-/// Rejects several greedy texts of one prompt: all would be the same.
+/// Rejects several greedy texts of one prompt, which would all be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {

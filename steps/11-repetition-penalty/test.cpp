@@ -168,7 +168,7 @@ TEST_CASE("--repetition-penalty outside its range is refused before any work") {
   }
   for (const std::string value : {"0.5", "1", "1e30"}) {
     const ProgramRun accepted = run_program(STAIRCASE_STEP_PROGRAM, option + value);
-    CHECK(accepted.status == 1);  // there is no such model
+    CHECK(accepted.status == 1);  // the options are accepted, but there is no such model
     CHECK(contains(accepted.err, "/nonexistent"));
   }
 }

@@ -29,7 +29,7 @@ std::vector<int> random_tokens(std::mt19937& generator, std::size_t count) {
   return tokens;
 }
 
-/// The logits after each of some parts of `tokens` of up to `most` tokens, fed one after another.
+/// The logits after each part of `tokens`, fed in random parts of up to `most` tokens.
 std::vector<float> logits_in_parts(Model& model, KvCache& cache, std::span<const int> tokens,
                                    std::size_t most, unsigned seed) {
   std::mt19937 generator(seed);
@@ -185,7 +185,7 @@ TEST_CASE("going back by up to 64 tokens keeps the row, and further back it is c
   }
   CHECK(kept > 20);
   CHECK(cleared > 1);
-  // The edge, and a short text, of which nothing was overwritten.
+  // Tests the edge, and a short text of which nothing was overwritten.
   const auto left = [&](int length, int back) {
     RingKvCache cache(model);
     cache.append(0, length);
@@ -196,13 +196,13 @@ TEST_CASE("going back by up to 64 tokens keeps the row, and further back it is c
   CHECK(left(300, 65) == 0);
   CHECK(left(128, 100) == 28);
   CHECK(left(129, 65) == 0);
-  RingKvCache twice(model);  // what was overwritten stays so
+  RingKvCache twice(model);  // overwritten positions stay overwritten
   twice.append(0, 300);
   twice.truncate(0, 260);
   twice.append(0, 10);
   twice.truncate(0, 230);
   CHECK(twice.length(0) == 0);
-  twice.append(0, 100);  // but a cleared row begins anew
+  twice.append(0, 100);  // but a cleared row starts afresh
   twice.truncate(0, 30);
   CHECK(twice.length(0) == 30);
   RingKvCache shorter(model);  // the text is shorter than the ring, which had wrapped around

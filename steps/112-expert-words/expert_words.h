@@ -1,4 +1,4 @@
-// Which experts read which tokens, and how many experts a pass reads.
+// Shows which experts read which tokens, and how many experts a pass reads.
 #pragma once
 
 #include <fmt/format.h>

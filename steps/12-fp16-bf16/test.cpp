@@ -45,8 +45,8 @@ TEST_CASE("weights of odd sizes have the formula's size, plus the zeros that pad
   tiny.write(folder.path());
   for (const DType dtype : kDTypes) {
     const Model model = Model::load(folder.path(), make_test_device(1), dtype);
-    // On a CPU a matrix is stored as panels of 64 columns, the last one padded. All inputs are even in
-    // number, as bfloat16 needs them.
+    // On a CPU a matrix is stored as panels of 64 columns, the last one padded. The number of inputs is
+    // always even, as bfloat16 needs.
     std::size_t zeros = 0;
     const auto fill_up = [&](int in, int out) {
       zeros += static_cast<std::size_t>(in * ((64 - out % 64) % 64));
@@ -130,7 +130,7 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
     const std::vector<int> got =
         tokens_after(prompt.size(), generate(brain, prompt, options, generator, [](const Token&) {}).tokens);
     const auto parting = std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin();
-    // Each of two logits may move by 0.1, see the test above.
+    // Each of two logits may move by 0.1; see the test above.
     if (parting < std::ssize(want)) CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.2);
   }
 }

@@ -1,4 +1,4 @@
-// Priorities with ageing: an urgent text passes others, but none waits for ever.
+// Priorities with ageing: an urgent text overtakes others, but no text waits for ever.
 #pragma once
 
 #include <algorithm>

@@ -102,7 +102,7 @@ TEST_CASE("a text lets others pass for as long as its patience lasts, and no lon
     std::vector<Asked> asked{{0, 2, 1}, {1, 2, 2}, {0, 2, 1}};
     for (int comes = 1; comes < 12; ++comes) asked.push_back({0, 2, 1, comes});
     const Passes passes = toy_passes_of(asked, 1, {}, patience);
-    // Before it: the first two, and one for each pass of its patience but the first.
+    // Before the text come the first two, and one for each pass of its patience but the first.
     const int begins = patience == 0 ? 2 : 2 + patience;
     CHECK(passes[1] == std::vector<int>{begins, begins + 1});
   }

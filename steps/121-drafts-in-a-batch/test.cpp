@@ -105,7 +105,7 @@ TEST_CASE("a text that repeats itself takes fewer passes, and is the same as alo
   CHECK(batch.texts[0].tokens == alone(tokens, greedy(30)).tokens);
   CHECK(std::ssize(batch.engine.fed) < 20);
   CHECK(batch.scheduler.accepted > 10);
-  // The prompt's pass has no draft; in each other one a token is the newest, and the rest are drafts.
+  // The prompt's pass has no draft. In every other pass, one token is the newest and the rest are drafts.
   int drafts = 0;
   for (std::size_t pass = 1; pass < batch.engine.fed.size(); ++pass) drafts += batch.engine.fed[pass][0] - 1;
   CHECK(batch.scheduler.drafted == drafts);

@@ -1,4 +1,4 @@
-// Continues texts for clients that connect and leave.
+// Continues texts for clients that connect and disconnect.
 #pragma once
 
 #include <condition_variable>
@@ -138,7 +138,7 @@ class Service : public CompletionService {
   const int most_;  // texts in the batch and in the queue together
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<int, Ticket> unfinished_;        // of all unfinished texts, by their numbers
+  std::map<int, Ticket> unfinished_;        // tickets of all unfinished texts, by number
   int last_ = 0;                            // the latest of these numbers
   std::deque<std::function<bool()>> work_;  // each returns whether it is done; if not, it runs again later
   bool draining_ = false;

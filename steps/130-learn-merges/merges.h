@@ -13,7 +13,7 @@
 
 namespace staircase {
 
-/// Two tokens that become one, and how often they were side by side in the text.
+/// Two tokens that become one, and how often they are neighbours in the text.
 struct Merge {
   int left, right;
   std::int64_t count;

@@ -10,7 +10,7 @@
 
 using namespace staircase;
 
-/// So a check that fails shows the merges.
+/// Lets a check that fails show the merges.
 template <>
 struct doctest::StringMaker<Merge> {
   static String convert(const Merge& merge) {
@@ -95,7 +95,7 @@ TEST_CASE("each merge is the most frequent pair of the whole text, counted anew 
   std::vector<Word> words = words_of(text);
   const std::vector<Merge> merges = learn_merges(words, 30);
   CHECK(merges.size() > 5);
-  // The text as a list of tokens for each place that a pre-tokenizer cuts.
+  // The text as one list of tokens per piece of the pre-tokenizer.
   std::vector<std::vector<int>> pieces;
   for (const std::string_view piece : PreTokenizer({gpt2_cut()}).split(text)) pieces.push_back(bytes(piece));
   for (std::size_t m = 0; m < merges.size(); ++m) {

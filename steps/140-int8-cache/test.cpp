@@ -37,7 +37,7 @@ struct Kept {
   }
 };
 
-/// Sets all positions of a cache to numbers that differ in size from head to head.
+/// Fills all positions of a cache with numbers whose size differs from head to head.
 void fill(KvCache& cache) {
   for (int l = 0; l < tales().config().n_layer; ++l) {
     const KeysValues kept = cache.layer(l);
@@ -53,7 +53,7 @@ void fill(KvCache& cache) {
   }
 }
 
-/// Row by row, rounded by a plain loop from position `first` up to `end`; a scale for `size` numbers.
+/// Rounds row by row in a plain loop from position `first` up to `end`, with a scale for `size` numbers.
 Floats rounded(Floats numbers, int first, int end, std::size_t size) {
   const auto head_size = static_cast<std::size_t>(tales().config().head_size);
   for (std::size_t i = 0; i < numbers.size(); i += size) {
@@ -127,7 +127,7 @@ TEST_CASE("a position is rounded once, after its pass, and again if other tokens
   fill(cache);
   cache.truncate(0, 4);
   append(cache, {1});
-  CHECK(Kept(cache, 2).keys == before.keys);  // the first four were rounded before
+  CHECK(Kept(cache, 2).keys == before.keys);  // the first four positions were rounded before
   append(cache, {1});
   CHECK(Kept(cache, 2).values == rounded(before.values, 4, 5, 64));
   CHECK(cache.length(0) == 6);

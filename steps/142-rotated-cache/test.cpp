@@ -27,7 +27,7 @@ double dot(const Floats& a, const Floats& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-/// The root of the mean square of what rounding to 4 bits changes.
+/// The root mean square error of rounding to 4 bits.
 double error(Floats head, bool rotated) {
   const Floats before = head;
   if (rotated) rotate(head);

@@ -129,7 +129,7 @@ class Conversation {
   const ChatTemplate& template_;
   const TextOptions& options_;
   ConversationCache cache_;
-  std::vector<int> text_;  // its beginning is in the cache
+  std::vector<int> text_;  // the tokens of the conversation; the cache holds the first ones
   std::mt19937 generator_;
   KnownTokens known_;
   DroppedTurns turns_;

@@ -22,7 +22,7 @@ const ChatTemplate& tale() {
   return loaded;
 }
 
-/// A conversation, and what its program knows of it.
+/// A conversation and the state that its program keeps.
 struct Talk {
   Model& model;
   TextOptions options{.stopping = {.max_new_tokens = 12}};
@@ -141,7 +141,7 @@ TEST_CASE("rings go on as if the program had never ended, also after a conversat
     if (round > 0) next.restore(file);
     std::size_t kept = round > 6 && generator() % 3 == 0 ? generator() % 6 * 2 : 1000;  // as /undo does
     if (round == 5) kept = 6;
-    if (round == 6) kept = 2;  // too far for a ring that has already wrapped around
+    if (round == 6) kept = 2;  // too far back for a ring that has already wrapped around
     for (Talk* const talk : {&whole, &next}) talk->messages.resize(std::min(kept, talk->messages.size()));
     check_next(whole, next, "Why do you weep, and where do you live?");
     if (round == 5) CHECK(next.answer.cached_tokens > 100);

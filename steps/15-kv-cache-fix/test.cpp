@@ -44,7 +44,7 @@ std::vector<int> nearly_full(int free) {
   return text;
 }
 
-/// Tokens in an order that no text has: none of them repeats another, so each window is different.
+/// Tokens in random order, without repetition, so each window is different.
 std::vector<int> random_tokens(std::size_t count, unsigned seed) {
   std::mt19937 generator(seed);
   std::vector<int> tokens(count);
@@ -63,7 +63,7 @@ Counts passes(const std::vector<int>& prompt, const TextOptions& options) {
   return counts;
 }
 
-/// Keys and values of each layer, [1, n_head, n_positions, head_size].
+/// Keys and values of each layer, [1, n_kv_head, n_positions, head_size].
 std::vector<std::vector<float>> entries(StaticKvCache& cache) {
   std::vector<std::vector<float>> all;
   for (int l = 0; l < tales().config().n_layer; ++l) {

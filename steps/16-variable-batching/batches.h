@@ -1,4 +1,4 @@
-// Many prompts, each continued one or more times, as one batch.
+// Continues many prompts, one or more times each, as one batch.
 #pragma once
 
 #include <memory>

@@ -65,7 +65,7 @@ class StaticKvCache : public KvCache {
   Device& device_;
   std::vector<KeysValues> layers_;  // [n_rows, n_kv_head, n_positions, head_size] each
   std::vector<int> lengths_;
-  std::size_t copied_ = 0;  // bytes, of the keys and values of all layers
+  std::size_t copied_ = 0;  // in bytes, over the keys and values of all layers
 };
 
 }  // namespace staircase

@@ -40,7 +40,7 @@ class DraftModel : public Drafter {
 
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                         std::mt19937& generator) override {
-    // The cache keeps the prefix that this text shares with the last one, and drops what was rejected.
+    // The cache keeps the prefix that this text shares with the last one, and drops the rejected tokens.
     const auto common = std::ranges::mismatch(last_, text).in1 - last_.begin();
     const int length = static_cast<int>(text.size());
     cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
@@ -57,7 +57,7 @@ class DraftModel : public Drafter {
  private:
   Model& model_;
   StaticKvCache cache_;
-  std::vector<int> last_;  // the tokens in the cache, and more
+  std::vector<int> last_;  // the tokens in the cache, and possibly more
 };
 
 /// norm(max(0, p - q)): the probability that the target gives each token beyond the draft's.

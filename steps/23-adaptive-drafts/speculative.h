@@ -8,7 +8,7 @@
 namespace staircase {
 
 struct SpeculationOptions {
-  std::optional<int> num_speculative_tokens = 4;  ///< γ; without a value it adapts
+  std::optional<int> num_speculative_tokens = 4;  ///< γ; if unset, it adapts
 };
 
 inline void add_options(OptionSink& sink, SpeculationOptions& options) {
@@ -48,7 +48,7 @@ class DraftModel : public Drafter {
 
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                         std::mt19937& generator) override {
-    // The cache keeps the prefix that this text shares with the last one, and drops what was rejected.
+    // The cache keeps the prefix that this text shares with the last one, and drops the rejected tokens.
     const auto common = std::ranges::mismatch(last_, text).in1 - last_.begin();
     const int length = static_cast<int>(text.size());
     cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
@@ -65,7 +65,7 @@ class DraftModel : public Drafter {
  private:
   Model& model_;
   StaticKvCache cache_;
-  std::vector<int> last_;  // the tokens in the cache, and more
+  std::vector<int> last_;  // the tokens in the cache, and possibly more
 };
 
 /// norm(max(0, p - q)): the probability that the target gives each token beyond the draft's.
@@ -106,8 +106,8 @@ inline int next_gamma(int gamma, int drafted, int accepted) {
   return accepted == drafted ? std::min(gamma + 2, 16) : std::max(gamma - 1, 1);
 }
 
-/// Continues `tokens` as the target alone would, in fewer passes; `counts` reports what happened. Without a
-/// value, γ adapts.
+/// Continues `tokens` as the target alone would, in fewer passes; `counts` reports what happened. If γ is
+/// unset, it adapts.
 inline Generation speculate(Model& target, Drafter& draft, std::vector<int> tokens,
                             const TextOptions& options, std::optional<int> gamma, Speculation& counts,
                             const OnToken& on_token) {

@@ -19,7 +19,7 @@ struct HeadDrafter : Drafter {
   HeadDrafter(Model& target, std::vector<DraftHead> heads) : target_(target), heads_(std::move(heads)) {}
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                         std::mt19937& generator) override {
-    // State i of the last pass is that after i accepted drafts; before the first pass there is none.
+    // State i of the last pass follows i accepted drafts. Before the first pass there is no state.
     const std::size_t row = text.size() - std::exchange(length_, text.size()) - 1;
     const std::vector<std::vector<float>> states = target_.hidden_states();  // [1 + drafts][n_embd]
     if (row >= states.size()) return {};
@@ -37,7 +37,7 @@ struct HeadDrafter : Drafter {
  private:
   Model& target_;
   std::vector<DraftHead> heads_;
-  std::size_t length_ = 0;  // of the text, at the last call
+  std::size_t length_ = 0;  // length of the text at the last call
 };
 
 }  // namespace staircase

@@ -123,7 +123,7 @@ TEST_CASE("a head proposes one token, and no more are proposed than requested") 
   HeadDrafter drafter(tales(), trained());
   std::mt19937 generator(1);
   std::vector<int> text = kPrompt;
-  tales().next_logits(text);  // of another text, so to speak
+  tales().next_logits(text);  // stands for another text
   CHECK(drafter.propose(text, 4, {}, generator).empty());
   for (const int count : {4, 3, 2, 1, 0}) {
     CAPTURE(count);

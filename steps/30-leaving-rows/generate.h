@@ -23,7 +23,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
-/// Rejects several greedy texts of one prompt: all would be the same.
+/// Rejects several greedy texts of one prompt, which would all be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {

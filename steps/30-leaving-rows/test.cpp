@@ -14,14 +14,14 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, which begin together. Each token must have been reported.
+/// Generates all texts, which begin together. Checks that each token was reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
                                   KvCache& cache) {
   Prompts told = prompts;
   std::vector<Generation> texts =
       generate(model, prompts, options, cache, [&](int number, const Token& token) {
         told[number].push_back(token.id);
-        // A row that never leaves is an immediate error.
+        // Fails immediately if a row never leaves.
         REQUIRE(tokens_after(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });

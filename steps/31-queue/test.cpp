@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, of which `slots` grow at a time. Each token must have been reported.
+/// Generates all texts, `slots` at a time. Checks that each token was reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options, int slots,
                                   bool use_cache = true) {
   std::optional<StaticKvCache> cache;
@@ -23,7 +23,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
   std::vector<Generation> texts = generate(
       model, prompts, options, slots, cache ? *cache : no_cache(), [&](int number, const Token& token) {
         told[number].push_back(token.id);
-        // A loop that never ends is an immediate error.
+        // Fails immediately if the loop never ends.
         REQUIRE(tokens_after(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
@@ -85,7 +85,7 @@ TEST_CASE(
     for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
     for (const int slots : {1, 2, 3, 5, 8}) {
       for (const bool use_cache : {true, false}) {
-        if (!use_cache && slots != 2 + round) continue;  // slow, and only the numbers differ
+        if (!use_cache && slots != 2 + round) continue;  // slow: one number of slots per round
         const auto got = generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, slots, use_cache);
         for (std::size_t row = 0; row < order.size(); ++row) {
           const auto& want = cases[order[row]];
@@ -205,9 +205,9 @@ TEST_CASE("a queue takes as many passes as it must, and feeds each token once") 
     CHECK(passes({prompts.end() - 5, prompts.end()}, options, slots).size() == want);
     CHECK(passes({prompts.begin(), prompts.begin() + 5}, options, slots).size() == want);
   }
-  // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three slots.
+  // The README's picture: texts of 2, 6, 3, 4 and 1 tokens in three slots.
   CHECK(expected_passes({1, 1, 1, 1, 1}, {2, 6, 3, 4, 1}, 3) == std::vector<std::size_t>{3, 3, 3, 3, 2, 2});
-  // By hand: three texts of four tokens after one, two slots. The third text waits for both to end.
+  // By hand: three texts of one prompt token and four new ones, two slots. The third waits for both.
   CHECK(passes({{321}, {321}, {321}}, {.stopping = {.max_new_tokens = 4, .ignore_eos = true}}, 2) ==
         std::vector<std::size_t>{2, 2, 2, 2, 1, 1, 1, 1});
 }

@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, `copies` of each prompt, of which `slots` grow at a time. Each token must have been reported.
+/// Generates `copies` texts of each prompt, `slots` at a time. Checks that each token was reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, int copies,
                                   const TextOptions& options, int slots, bool use_cache = true) {
   std::optional<StaticKvCache> cache;
@@ -25,7 +25,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, int copi
       generate(model, prompts, copies, options, slots, cache ? *cache : no_cache(),
                [&](int number, const Token& token) {
                  told[number].push_back(token.id);
-                 // A loop that never ends is an immediate error.
+                 // Fails immediately if the loop never ends.
                  REQUIRE(tokens_after(prompts[number / copies].size(), told[number]).size() <=
                          static_cast<std::size_t>(options.stopping.max_new_tokens));
                });
@@ -69,7 +69,7 @@ TEST_CASE("each text of a prompt is what Hugging Face's model makes of it, howev
   for (const Sizes sizes : {Sizes{1, 2}, {1, 5}, {2, 2}, {2, 5}, {3, 16}}) {
     const int copies = sizes.copies, slots = sizes.slots;
     for (const bool use_cache : {true, false}) {
-      if (!use_cache && slots != 5) continue;  // slow, and only the numbers differ
+      if (!use_cache && slots != 5) continue;  // slow: one number of slots per round
       const auto got = generated(tales(), prompts, copies, options, slots, use_cache);
       for (int i = 0; i < std::ssize(got); ++i) {
         const auto& want = cases[i / copies];
@@ -190,7 +190,7 @@ TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
   int told = 0;
   generate(tales(), {prompt}, 4, kDrawn, 4, cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
   const std::size_t position = cache.use().bytes / 4 / cache.capacity();
-  CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
+  CHECK(cache.use().copied == 3 * 20 * position);  // all have one length: no row moves when they leave
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--json --prompt 'The wolf' --max-new-tokens 3 --do-sample --num-return-sequences 4");

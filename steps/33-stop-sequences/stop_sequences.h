@@ -26,8 +26,8 @@ class StopFilter {
   StopFilter(StopOptions options, const Tokenizer& tokenizer)
       : options_(std::move(options)), tokenizer_(&tokenizer) {}
 
-  /// The text to show for `token`: all of it, or the part before a stop sequence that it completes. The part
-  /// of the sequence in earlier tokens has already been shown.
+  /// The text to show for `token`: all of it, or only the part before a stop sequence that `token` completes.
+  /// The part of the sequence in earlier tokens has already been shown.
   std::string push(int token) {
     const std::size_t shown = text_.size();
     text_ += tokenizer_->bytes(token);

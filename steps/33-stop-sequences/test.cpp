@@ -183,8 +183,8 @@ TEST_CASE("a stop sequence ends the text with the token that completes it, acros
         text += tokenizer().bytes(want.back());
       }
       CHECK(got.generation.tokens == want);
-      CHECK(got.text == std::max(before, text.substr(0, text.find(stop))));  // the longer one
-      // If one token brings two reasons, the stop sequence counts.
+      CHECK(got.text == std::max(before, text.substr(0, text.find(stop))));  // the longer text counts
+      // If one token gives two reasons to end, the stop sequence counts.
       options.stopping.max_new_tokens = static_cast<int>(want.size() - kPrompt.size());
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);

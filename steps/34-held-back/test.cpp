@@ -50,7 +50,7 @@ std::string expected(const std::vector<std::string>& pieces, const std::vector<s
   return text;
 }
 
-/// The longest end of a text that a stop sequence starts with.
+/// The longest suffix of a text that a stop sequence starts with.
 std::string undecided(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t first = 0; first < text.size(); ++first) {
     const std::string end = text.substr(first);
@@ -186,7 +186,7 @@ TEST_CASE("a stop sequence ends the text before its first character, across the 
       for (std::string text; text.find(stop) == text.npos; text += tokenizer().bytes(want.back()))
         want.push_back(plain.generation.tokens[want.size()]);
       CHECK(got.generation.tokens == want);
-      // If one token brings two reasons, the stop sequence counts.
+      // If one token gives two reasons to end, the stop sequence counts.
       options.stopping.max_new_tokens = static_cast<int>(want.size() - kPrompt.size());
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);
@@ -199,7 +199,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   for (const int count : {1, 2, 17, 64}) {
     RowOptions options{{.stopping = {.max_new_tokens = count}}};
     const Shown plain = continued({kPrompt}, options)[0];
-    // Its beginning is everywhere: withheld text must come out at the end.
+    // The sequence's beginning occurs everywhere, so withheld text must come out at the end.
     options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}};
     const Shown got = continued({kPrompt}, options)[0];
     CHECK(got.text == plain.text);
@@ -264,7 +264,7 @@ TEST_CASE("a text that ends by itself shows the withheld text, and not the end-o
     CHECK(got.generation.tokens.size() == prompt.size() + ids.size());
     CHECK(got.generation.finish_reason == FinishReason::kEos);
   }
-  // If it ends nothing, it is ordinary text.
+  // If the end-of-text token ends nothing, it is ordinary text.
   options.stopping.ignore_eos = true;
   const Shown got = continued({prompt}, options)[0];
   CHECK(got.text == text);

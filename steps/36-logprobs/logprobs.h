@@ -22,8 +22,8 @@ inline void add_options(OptionSink& sink, LogprobOptions& options) {
            between(0, 20));
 }
 
-/// ln softmax(logits), [vocab_size]: logits[i] - max - ln Σ exp(logits[j] - max). With the largest logit at 0
-/// no exponential overflows, and no probability that was rounded to 0 needs a logarithm.
+/// ln softmax(logits), [vocab_size]: logits[i] - max - ln Σ exp(logits[j] - max). With the largest logit at
+/// 0, no exponential overflows, and no logarithm is taken of a probability that was rounded to 0.
 inline std::vector<float> log_softmax(std::span<const float> logits) {
   const int best = argmax(logits);
   const double log_sum = -std::log(softmax(logits)[best]);  // its probability is exp(0) / Σ

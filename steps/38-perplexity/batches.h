@@ -1,4 +1,4 @@
-// Many prompts, each continued one or more times, in a batch of a bounded size.
+// Continues many prompts, one or more times each, in a batch of bounded size.
 #pragma once
 
 #include <algorithm>

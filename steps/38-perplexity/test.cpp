@@ -26,7 +26,7 @@ TEST_CASE("the perplexity of a choice among equals is their number, and no token
     for (const std::vector<Token>& text : {std::vector{token}, {first, token}, {first, token, token, token}})
       CHECK(*perplexity(text) == doctest::Approx(equals));
   }
-  // The geometric mean: 1/2, 1/4 and 1/8 are as 1/4 three times.
+  // The geometric mean: 1/2, 1/4 and 1/8 count like 1/4 three times.
   const std::vector<Token> mixed{first, with_probability(0.5), with_probability(0.25),
                                  with_probability(0.125)};
   CHECK(*perplexity(mixed) == doctest::Approx(4.0));

@@ -57,7 +57,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     const std::span<const float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     for (int b = 0; b < std::ssize(growing); ++b) {
       const std::vector<float> logprobs = log_softmax(logits.subspan(b * vocab_size, vocab_size));
-      std::vector<float> scores = logprobs;  // the options change these, not the model's own
+      std::vector<float> scores = logprobs;  // the options change these scores, not the model's own
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling, prompt.size());
       for (const int id : highest(scores, n)) {  // no other token can be among the overall best

@@ -16,7 +16,7 @@ RowOptions up_to(int max_new_tokens) {
   return {{.stopping = {.max_new_tokens = max_new_tokens}}};
 }
 
-/// The search without a batch: every text of one token more is listed, and the best ones stay.
+/// The search without a batch: lists every text with one more token, and keeps the best.
 std::vector<Scored> plain_search(Model& model, const std::vector<int>& prompt, int num_beams,
                                  int max_new_tokens, float repetition_penalty = 1.0f) {
   std::vector<Scored> beams{{}};
@@ -144,7 +144,7 @@ TEST_CASE("a finished beam no longer goes through the model, and a search with o
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     CAPTURE(seed);
     Model model = random_model(seed, 11);
-    std::vector<int> rows;  // of each pass: the first has the prompt, and each row grows by a token
+    std::vector<int> rows;  // rows of each pass: the first has the prompt, then each row grows by a token
     model.on_stage([&](std::string_view name, std::span<const float> values) {
       if (name == "embeddings")
         rows.push_back(static_cast<int>(values.size() / model.config().n_embd / (2 + rows.size())));
@@ -228,7 +228,7 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
-  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, and not the model's own figures
+  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, but not the model's own figures
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {
@@ -254,8 +254,8 @@ TEST_CASE("a search has as many rows as beams or texts, and their memory is that
   CHECK(beam_rows(config, 5, 1 << 30) == 1);
   Model model = tales_in(DType::kFloat32);
   beam_search(model, tales_tokenizer(), kPrompt, up_to(3), {.num_beams = 50});
-  // In the last pass each row has the prompt and two tokens more.
-  // Besides them there are the tokens' ids and positions, less than a thousandth.
+  // In the last pass, each row has the prompt and two more tokens. The tokens' ids and positions add less
+  // than a thousandth.
   CHECK(static_cast<double>(model.activation_bytes()) ==
         doctest::Approx(static_cast<double>(row_bytes(tales().config(), 50, 4))).epsilon(0.001));
 }

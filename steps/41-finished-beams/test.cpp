@@ -178,7 +178,7 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
-  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, and not the model's own figures
+  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, but not the model's own figures
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {

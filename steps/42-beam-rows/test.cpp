@@ -117,7 +117,7 @@ TEST_CASE("for every number of beams the rows hold what the plain search compute
       const PlainSearch plain{.num_beams = num_beams, .max_new_tokens = 12};
       CHECK(difference_from_texts(found(model, {3, 1}, options, num_beams),
                                   plain_beam_search(model, {3, 1}, plain)) == "");
-      // If texts are equal, their rows, in whatever order, decide nothing.
+      // If texts are equal, the order of their rows must decide nothing.
       CHECK(difference_from_texts(found(twins, {3, 1}, options, num_beams),
                                   plain_beam_search(twins, {3, 1}, plain)) == "");
     }

@@ -1,4 +1,4 @@
-// Many prompts, each continued one or more times, in a batch of a bounded size, or by a search.
+// Continues many prompts, one or more times each, in a batch of bounded size, or with a search.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache->use());
 }
 
-/// Continues each prompt by a search, in turn; `output` gets the best texts of each.
+/// Continues one prompt after another with a search; `output` gets the best texts of each.
 inline void search_all(Model& model, const Prompts& prompts, const RowOptions& options, const RunOptions& run,
                        const BeamOptions& search, Output& output) {
   const int wanted = run.num_return_sequences;

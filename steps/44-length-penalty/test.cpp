@@ -74,7 +74,7 @@ TEST_CASE("every way to weigh the length gives what the plain search gives") {
     }
   }
   CHECK(ended > 30);    // otherwise there was nothing to decide
-  CHECK(decided > 10);  // by the penalty
+  CHECK(decided > 10);  // decided by the penalty
 }
 
 TEST_CASE("with as many beams as there are texts the search misses none, whatever the weight of the length") {
@@ -130,7 +130,7 @@ TEST_CASE("the penalty reaches the search") {
     CHECK(told[i]["score"].get<double>() ==
           doctest::Approx(one["beams"][i]["score"].get<double>()).epsilon(1e-4));
   }
-  // Without the option it is the mean, as before.
+  // Without the option, the score is the mean, as before.
   CHECK(sequences("") == sequences(" --length-penalty 1"));
   CHECK(sequences("")[0]["score"] != told[0]["score"]);
 }

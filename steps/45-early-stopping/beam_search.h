@@ -14,9 +14,9 @@
 
 namespace staircase {
 
-/// When the search stops, once num_beams texts are finished.
+/// When the search stops after num_beams texts are finished.
 enum class EarlyStopping {
-  kFalse,  ///< when the best unfinished text would score no better if it ended here: a good guess
+  kFalse,  ///< when the best unfinished text would not score better if it ended here: a good guess
   kTrue,   ///< immediately
   kNever,  ///< when no unfinished text can score better, however long it gets
 };
@@ -94,7 +94,7 @@ inline double beam_score(double sum, int length, float length_penalty) {
 inline bool can_beat(double ended_score, double sum, int length, int max_new_tokens,
                      const BeamOptions& search) {
   if (search.early_stopping == EarlyStopping::kTrue) return false;
-  // The sum only falls unless a penalty rewards: the score is best now, or later if more divides it.
+  // Unless a penalty rewards tokens, the sum only falls, so only a larger divisor can raise the score later.
   const bool later = search.early_stopping == EarlyStopping::kNever && search.length_penalty > 0.0f;
   return beam_score(sum, later ? max_new_tokens : length, search.length_penalty) > ended_score;
 }

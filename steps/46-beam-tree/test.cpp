@@ -83,7 +83,7 @@ TEST_CASE("away from the best text the branch with most tokens goes straight on"
 TEST_CASE("texts that end one after another along a long trunk do not push it to the right") {
   BeamTree tree;
   std::string text;
-  for (int i = 0; i < 1000; ++i) {  // at each token another text ends
+  for (int i = 0; i < 1000; ++i) {  // a text ends at each token
     text += 'a';
     tree.add(beam(text, -1.0 * i));
     tree.add(beam(text.substr(1) + 'b', -1.0 * i, -2.0 - i));
@@ -106,7 +106,7 @@ TEST_CASE("an observer of the search gets each beam that goes on or ends, in the
   std::map<std::size_t, int> going_on;  // by their lengths
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const std::vector<int>& tokens = seen[i].tokens;
-    CHECK(growing.contains({tokens.begin(), tokens.end() - 1}));  // it was seen before, and had not ended
+    CHECK(growing.contains({tokens.begin(), tokens.end() - 1}));  // the text was seen before and not ended
     CHECK((seen[i].finished ? ended : growing).insert(tokens).second);
     if (!seen[i].finished) ++going_on[tokens.size()];
     if (i == 0 || tokens.size() != seen[i - 1].tokens.size()) continue;

@@ -69,7 +69,7 @@ TEST_CASE("a line has its own options, and the command line sets those that it l
   CHECK(requests[0].sampling.seed == 9);
   CHECK(requests[0].sampling.top_p == 0.5f);
   CHECK(requests[0].stop.sequences.empty());
-  // The second line inherits nothing of the first.
+  // The second line inherits nothing from the first.
   CHECK(requests[1].stopping.max_new_tokens == 7);
   CHECK(!requests[1].sampling.do_sample);
   CHECK(!requests[1].sampling.top_k);
@@ -131,7 +131,7 @@ TEST_CASE(
   serve_all(tales(), prompts, requests, output);
   output.close(0);
   CHECK(rows == std::vector<int>(12, 1));
-  // Passes 6 and 8 are the first of the second text and of the third.
+  // Passes 6 and 8 are the first passes of the second and the third text.
   const std::string all = out.text();
   REQUIRE(printed.size() == 12);
   const std::string first = all.substr(0, all.find("\n\n[2]")), second = all.substr(0, all.find("\n\n[3]"));

@@ -34,7 +34,7 @@ class Scheduler {
                         StopFilter(options.stop, tokenizer_)});
   }
 
-  /// Drops a text, whether it waits or grows: no callback gets it again.
+  /// Drops a waiting or growing text: no callback gets it again.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)

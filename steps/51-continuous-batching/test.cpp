@@ -75,7 +75,7 @@ std::vector<Asked> mixed_load() {
         i % 4 == 3 ? 60 + static_cast<int>(generator() % 90) : 1 + static_cast<int>(generator() % 20);
     load.push_back({prompt(length, static_cast<int>(generator() % 300)), options});
   }
-  // "ending" of the reference would stop early, in the last place where it must not.
+  // "ending" of the reference stops early; its second copy must not, because of its minimum length.
   const auto& run = reference("batch.json")["cases"].back();
   RowOptions options;
   options.stopping.max_new_tokens = static_cast<int>(run["ids"].size()) + 5;

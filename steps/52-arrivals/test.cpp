@@ -40,7 +40,7 @@ struct Load {
 /// What happened to the requests on a clock that advances by a second per pass.
 struct Served {
   std::vector<Generation> texts;
-  std::vector<Times> times;  ///< of the tokens of each
+  std::vector<Times> times;  ///< times of each request's tokens
 
   Served(const Load& load, int slots, ToyEngine& toy) : texts(load.requests.size()), times(texts.size()) {
     Scheduler scheduler(
@@ -73,7 +73,7 @@ TEST_CASE("a request joins once it has arrived and a place is free") {
   load.add(0.0, 3, 3);
   load.add(0.0, 3, 1);
   load.add(10.0, 3, 1);
-  load.add(0.5, 3, 2);  // before the third, whatever its line
+  load.add(0.5, 3, 2);  // arrives before the third, although its line comes later
   ToyEngine toy(2);
   const Served got(load, 2, toy);
   CHECK(got.times[0] == Times{1, 2, 3});
@@ -135,7 +135,7 @@ TEST_CASE("texts are the same as alone, rows are few, and no place is empty whil
       REQUIRE(times.size() == want.tokens.size() - request.prompt.size());
       if (times.empty()) continue;
       work += static_cast<int>(want.tokens.size()) - 1;
-      // Once it grows, there is a token per second; until then, all slots were taken.
+      // Once a text grows, it gets a token per second; until then, all slots were taken.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
       CHECK(times.front() > request.arrival);
       for (double second = times.front() - 1.0; second - 1.0 >= request.arrival; second -= 1.0) {

@@ -15,14 +15,14 @@
 namespace staircase {
 
 struct PrefillOptions {
-  std::optional<int> chunk = {};  ///< maximum prompt tokens per pass; without a value, whole prompts
+  std::optional<int> chunk = {};  ///< maximum prompt tokens per pass; if unset, whole prompts
 };
 
 inline void add_options(OptionSink& sink, PrefillOptions& options) {
   sink.add("--prefill-chunk", &options.chunk, "maximum prompt tokens per forward pass", at_least(1));
 }
 
-/// What a row feeds in one pass.
+/// The tokens that a row feeds in one pass.
 struct Feed {
   std::span<const int> tokens = {};  ///< at least one
   bool completes = false;            ///< whether the cache then has the whole text, so a new token follows
@@ -52,7 +52,7 @@ class Scheduler {
                         StopFilter(options.stop, tokenizer_)});
   }
 
-  /// Drops a text, whether it waits or grows: no callback gets it again.
+  /// Drops a waiting or growing text: no callback gets it again.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)
@@ -83,7 +83,7 @@ class Scheduler {
   }
 
  protected:
-  /// Computes a pass, and takes a token for each row that it completes.
+  /// Computes a pass, and takes a token for each row whose text it completes.
   virtual void grow(std::span<const Feed> feeds) {
     std::vector<std::span<const int>> fed;
     for (const Feed& feed : feeds) fed.push_back(feed.tokens);
@@ -104,7 +104,7 @@ class Scheduler {
         [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
   }
 
-  /// What row r feeds in a pass that has `budget` tokens left for prompts.
+  /// The tokens that row r feeds in a pass with `budget` tokens left for prompts.
   virtual Feed feed(int r, int& budget) {
     const std::span<const int> missing = engine_.prepare(rows_[r], r);
     if (rows_[r].new_tokens > 0) return {missing, true};

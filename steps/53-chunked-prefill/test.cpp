@@ -75,7 +75,7 @@ struct SlowEngine : StaticEngine {
 /// What happened to the requests on a clock that advances by a second per pass.
 struct Served {
   std::vector<Generation> texts;
-  std::vector<Times> times;           ///< of the tokens of each
+  std::vector<Times> times;           ///< times of each request's tokens
   std::map<int, double> joined = {};  ///< when the first of the prompt went through the model
 
   Served(const Load& load, int slots, std::optional<int> chunk, ToyEngine& toy)
@@ -107,8 +107,8 @@ struct Text {
   void take(const Token& token) { shown += token.text.value_or(std::string(tokenizer().bytes(token.id))); }
 };
 
-/// The continuations of the requests, in chunks, and by the loop of a single text, whose prompt goes through
-/// the model as a whole.
+/// Compares the requests' continuations in chunks with those of the single-text loop, whose prompt goes
+/// through the model as a whole.
 void check_same(const Load& load, const std::vector<Text>& want, int slots, std::optional<int> chunk) {
   StaticKvCache cache(tales(), slots);
   std::vector<Text> got(load.requests.size());
@@ -232,7 +232,7 @@ TEST_CASE("no pass has more rows or prompt tokens than allowed, and no place is 
       const Times& times = got.times[request.number];
       // Growing texts never wait for a prompt.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
-      // While it waited, all slots were taken, or the pass had its full share of the prompts.
+      // While a request waited, all slots were taken, or the pass had its full share of prompt tokens.
       for (double pass = std::ceil(request.arrival); pass < got.joined[request.number]; pass += 1.0) {
         int rows = 0, halves = 0;
         for (int other = 0; other < 14; ++other) {
@@ -277,7 +277,7 @@ TEST_CASE("a text may be cancelled while its prompt is partly in the cache") {
 }
 
 TEST_CASE("rows keep their tokens in place when they move") {
-  // A pass is fed spans of tokens, and rows join after it.
+  // A pass gets spans of tokens before all rows have joined, so rows that move must keep their tokens.
   CHECK(std::is_nothrow_move_constructible_v<Row>);
 }
 

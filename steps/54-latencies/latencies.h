@@ -1,4 +1,4 @@
-// How long a user waits for the first token, and how fast the text then grows.
+// Measures how long a user waits for the first token, and how fast the text then grows.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace staircase {
 
-/// What happened to a request, and when, in seconds from the start.
+/// The times of a request's events, in seconds from the start.
 struct TextTimes {
   double arrival = 0.0;
   std::optional<double> joined = {};  ///< when it joined the batch
   std::vector<double> tokens = {};    ///< when each new token was chosen
 };
 
-/// What happens while requests are served, seen from outside.
+/// Records what happens while requests are served, as seen from outside.
 struct Trace {
   Timer timer;
   std::vector<TextTimes> texts;  ///< numbered like the requests

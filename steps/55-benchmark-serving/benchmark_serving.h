@@ -33,12 +33,12 @@ inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> r
   }
 }
 
-/// A way to serve, and the results of its runs.
+/// A way to serve requests, and the results of its runs.
 struct Way {
   std::string name;
   PrefillOptions prefill = {};
   std::vector<double> rates = {};            ///< tokens/s of each run
-  std::vector<TextTimes> times = {};         ///< of all runs
+  std::vector<TextTimes> times = {};         ///< times of all runs
   std::vector<std::vector<int>> texts = {};  ///< of the last run
   double rows_a_pass = 0.0;                  ///< in the last run
   double filled = 0.0;                       ///< the maximum share of the cache in use, in %
@@ -48,7 +48,7 @@ struct Way {
 inline void serve_once(Way& way, StaticEngine& engine, const StaticKvCache& cache,
                        const std::vector<Request>& requests, int slots, const Tokenizer& tokenizer) {
   Trace trace(requests, real_time());
-  int most = 0;  // positions in the cache
+  int most = 0;  // maximum positions in the cache
   const auto look_at_cache = [&](int, const Token&) {
     int positions = 0;
     for (int r = 0; r < slots; ++r) positions += cache.length(r);

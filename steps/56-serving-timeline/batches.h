@@ -1,4 +1,4 @@
-// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+// Continues many prompts in a batch of bounded size, one or more times each, or as their requests specify.
 #pragma once
 
 #include <algorithm>

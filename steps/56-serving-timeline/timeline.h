@@ -1,4 +1,4 @@
-// Which text was in which row of the batch, and when.
+// Draws which text was in which row of the batch, and when.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ inline double empty_part(const std::vector<TimelineBar>& bars) {
   return lanes > 0 ? 1.0 - busy / (lanes * end) : 0.0;
 }
 
-/// Throws Error without gnuplot, and when no text has a token.
+/// Draws the plot. Throws Error without gnuplot, and when no text has a token.
 inline void draw(const std::vector<TextTimes>& texts, const std::string& file) {
   const std::vector<TimelineBar> all = bars(texts);
   write_svg(file, Timeline{.x_label = "seconds",

@@ -1,4 +1,4 @@
-// Many prompts in a batch of bounded size, from the command line or from a file of requests.
+// Continues many prompts in a batch of bounded size, from the command line or from a file of requests.
 #pragma once
 
 #include <algorithm>

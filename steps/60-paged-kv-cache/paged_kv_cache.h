@@ -14,7 +14,7 @@ constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks of a row of the cache, wherever they are.
+/// Each row of the block table lists the blocks of one cache row, wherever these blocks are.
 class PagedKvCache : public KvCache {
  public:
   /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
@@ -59,7 +59,7 @@ class PagedKvCache : public KvCache {
   struct Row {
     std::vector<int> blocks = {};
     int length = 0;
-    bool changed = true;  // since its row of the table was written
+    bool changed = true;  // whether its row of the table is outdated
   };
 
   Device& device_;

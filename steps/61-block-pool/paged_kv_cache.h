@@ -16,7 +16,7 @@ constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks of a row of the cache, wherever they are.
+/// Each row of the block table lists the blocks of one cache row, wherever these blocks are.
 class PagedKvCache : public KvCache {
  public:
   /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
@@ -52,7 +52,7 @@ class PagedKvCache : public KvCache {
 
   KeysValues layer(int index) override { return layers_[index]; }
 
-  /// Frees the blocks after that length.
+  /// Frees the blocks after this length.
   void truncate(int row, int length) override {
     Row& own = rows_[row];
     own.length = length;
@@ -77,7 +77,7 @@ class PagedKvCache : public KvCache {
   struct Row {
     std::vector<int> blocks = {};
     int length = 0;
-    bool changed = false;  // since its row of the table was written
+    bool changed = false;  // whether its row of the table is outdated
   };
 
   Device& device_;

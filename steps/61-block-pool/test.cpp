@@ -97,7 +97,7 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
-/// Without blocks the model would read memory that is not the cache's.
+/// Whether rows take blocks: without them, the model would read memory outside the cache.
 bool rows_take_blocks() {
   PagedKvCache cache(tales(), 1, 4);
   cache.append(0, 20);
@@ -159,7 +159,7 @@ TEST_CASE("blocks after the length of a row serve others") {
   cache.append(1, 32);
   CHECK(cache.most_blocks() == 4);
   CHECK(cache.length(1) == 64);
-  CHECK_THROWS(cache.append(1, 1));  // no block is in two places
+  CHECK_THROWS(cache.append(1, 1));  // no block belongs to two rows
 }
 
 TEST_CASE("the share of the positions in allocated blocks that is in use") {
@@ -198,7 +198,7 @@ TEST_CASE("every text equals the one decoded alone, for every batch size and pre
         CHECK(rows > 0);
         CHECK(positions(cache, slots) == 0);
         CHECK(cache.use().copied == 0);
-        cache.append(0, 32 * slots * kBlockSize);  // all blocks are there again
+        cache.append(0, 32 * slots * kBlockSize);  // all blocks are free again
       }
     }
   }

@@ -164,7 +164,7 @@ TEST_CASE("a text has room if there are blocks for all its tokens but the last")
   CHECK(cache.reserve(1, 16));  // nothing was taken
   cache.truncate(1, 0);
   CHECK(engine.make_room(text_of(16), 0));
-  CHECK(engine.make_room(text_of(16), 0));  // it has them already
+  CHECK(engine.make_room(text_of(16), 0));  // the row already has these blocks
   CHECK(!engine.make_room(text_of(1), 1));
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("no text overtakes another that waits for blocks") {
 }
 
 TEST_CASE("a text has blocks for its end before it begins, so it never waits in the middle") {
-  // Two blocks each in the end, one at the beginning.
+  // Each text needs one block at the beginning and two in the end.
   CHECK(passes_of({{15, 4}, {15, 3}, {15, 2}}, 4) == Passes{{1, 2, 3, 4}, {1, 2, 3}, {4, 5}});
 }
 

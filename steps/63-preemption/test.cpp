@@ -148,7 +148,7 @@ TEST_CASE("a row that grows beyond its blocks is a mistake, and writes nowhere")
 }
 
 TEST_CASE("a row that finds the pool used up takes the blocks of the newest text, wherever its row is") {
-  // The first leaves its row and its block, which the second takes. Then the third needs one.
+  // The first text leaves its row and its block, which the second takes. Then the third needs a block.
   const Together got(4, 4, {{1, 1}, {16, 3}, {16, 3}, {10, 4}});
   CHECK(got.passes == Passes{{1}, {1, 2, 3}, {1, 2, 3}, {1, 4, 5, 6}});
   CHECK(got.scheduler.preempted() == 1);
@@ -161,7 +161,7 @@ TEST_CASE("the newest text releases its own blocks if it is the one that needs a
 }
 
 TEST_CASE("preempted texts keep their turns: later ones wait until they have their blocks again") {
-  // In pass 2, the first needs a block, and so does the second.
+  // In pass 2, both the first and the second text need a block.
   const Together got(4, 3, {{16, 4}, {16, 3}, {10, 3}, {1, 1}});
   CHECK(got.passes == Passes{{1, 2, 3, 4}, {1, 5, 6}, {1, 5, 6}, {7}});
   CHECK(got.scheduler.preempted() == 2);

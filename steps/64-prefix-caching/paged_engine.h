@@ -32,7 +32,7 @@ class PagedEngine : public ModelEngine {
       if (joins) cache_.truncate(r, 0);
       return false;
     }
-    if (joins && row.new_tokens == 0) {  // a preempted text may find its own blocks
+    if (joins && row.new_tokens == 0) {  // a preempted text, which may find its own blocks, does not count
       found_ += cache_.length(r);
       joined_ += static_cast<double>(row.tokens.size());
     }

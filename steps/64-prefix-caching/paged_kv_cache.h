@@ -17,7 +17,7 @@ constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks of a row of the cache, wherever they are.
+/// Each row of the block table lists the blocks of one cache row, wherever these blocks are.
 class PagedKvCache : public KvCache {
  public:
   /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
@@ -51,8 +51,8 @@ class PagedKvCache : public KvCache {
   }
 
   /// Starts an empty row with the full blocks of the row whose text shares the longest beginning with `text`,
-  /// as if it had fed their tokens: sets all fields of a Row. The last token of `text` is never among them:
-  /// the logits after it are needed.
+  /// as if it had fed their tokens: sets all fields of a Row. The last token of `text` is never among them,
+  /// because the logits after it are needed.
   virtual void share(int row, std::span<const int> text) {
     Row& own = rows_[row];
     for (const Row& other : rows_) {
@@ -116,7 +116,7 @@ class PagedKvCache : public KvCache {
     std::vector<int> blocks = {};
     std::vector<int> tokens = {};  // tokens at the row's positions
     int length = 0;
-    bool changed = false;  // since its row of the table was written
+    bool changed = false;  // whether its row of the table is outdated
   };
 
   Device& device_;

@@ -154,7 +154,7 @@ TEST_CASE("the full blocks of a text are found again, as far as another text is 
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(50);
   CHECK(join(cache, 0, text) == 0);
-  CHECK(join(cache, 1, text) == 48);  // while the first is still there
+  CHECK(join(cache, 1, text) == 48);  // while the first text is still there
   cache.truncate(0, 0);
   CHECK(join(cache, 2, behind_prefix(prompt(47), 2, 9)) == 32);  // one that has them is
   cache.truncate(1, 0);
@@ -242,11 +242,11 @@ TEST_CASE("a block that a preempted row shares stays with the others") {
   REQUIRE(cache.reserve(0, 33));
   cache.append(0, 1);
   cache.remember(0, std::vector<int>{5});
-  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // it is full, and no block is free
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // the cache is full, and no block is free
   CHECK(cache.length(1) == 48);
   engine.clear_row(1);
   CHECK(cache.length(0) == 33);
-  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // needs two, and one is free
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // it needs two blocks, and one is free
   CHECK(engine.make_room(row_of(behind_prefix(text, 1, 16)), 1));
   CHECK(cache.length(1) == 32);
   engine.clear_row(1);
@@ -385,7 +385,7 @@ TEST_CASE("a text that becomes shorter keeps the known blocks whole, and changes
     REQUIRE(cache.reserve(1, 60));
     feed(1, std::span(text).subspan(48));
     cache.truncate(1, 60);
-    CHECK(cache.length(1) == 60);  // it is no shorter, so it keeps its last block
+    CHECK(cache.length(1) == 60);  // the text is no shorter, so it keeps its last block
     cache.truncate(1, length);
     CHECK(cache.length(1) == (length < 48 ? length / kBlockSize * kBlockSize : length));
     std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
@@ -418,9 +418,9 @@ TEST_CASE("a block is free when the last of its users has left") {
   const std::vector<int> text = prompt(20);
   join(cache, 0, text);
   CHECK(join(cache, 1, text) == 16);
-  CHECK(!cache.reserve(2, 32));  // 3 of 4 are taken
+  CHECK(!cache.reserve(2, 32));  // 3 of 4 blocks are taken
   cache.truncate(0, 0);
-  CHECK(!cache.reserve(2, 48));  // the shared one is still in use
+  CHECK(!cache.reserve(2, 48));  // the shared block is still in use
   CHECK(cache.reserve(2, 32));
 }
 

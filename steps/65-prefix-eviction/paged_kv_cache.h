@@ -19,7 +19,7 @@ constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks of a row of the cache, wherever they are.
+/// Each row of the block table lists the blocks of one cache row, wherever these blocks are.
 class PagedKvCache : public KvCache {
  public:
   /// Allocates no memory for layers that see fewer than `least_window` positions: a subclass does.
@@ -53,8 +53,8 @@ class PagedKvCache : public KvCache {
     return true;
   }
 
-  /// Starts an empty row with known blocks that hold the first tokens of `text`. Its last token is never
-  /// among them: the logits after it are needed.
+  /// Starts an empty row with known blocks that hold the first tokens of `text`. The last token of `text` is
+  /// never among them, because the logits after it are needed.
   virtual void share(int row, std::span<const int> text) {
     Row& own = rows_[row];
     for (; std::ssize(text) > kBlockSize; text = text.subspan(kBlockSize)) {
@@ -129,7 +129,7 @@ class PagedKvCache : public KvCache {
     std::vector<int> tokens = {};  // tokens at the row's positions
     std::vector<long> ids = {0};   // 0, then the id of the known block with each full block's key
     int length = 0;
-    bool changed = false;  // since its row of the table was written
+    bool changed = false;  // whether its row of the table is outdated
   };
 
   Device& device_;

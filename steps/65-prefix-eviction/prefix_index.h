@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// A block's key is the id of the block before it, or 0, and its own tokens. The id stands for all tokens up
-/// to there, so blocks with the same key hold the same keys and values.
+/// A block's key consists of the previous block's id, or 0, and its own tokens. The id identifies all tokens
+/// up to there, so blocks with the same key hold the same keys and values.
 class PrefixIndex {
  public:
   explicit PrefixIndex(int n_blocks) : entries_(n_blocks) {}

@@ -154,7 +154,7 @@ TEST_CASE("the full blocks of a text are found again, as far as another text is 
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(50);
   CHECK(join(cache, 0, text) == 0);
-  CHECK(join(cache, 1, text) == 48);  // while the first is still there
+  CHECK(join(cache, 1, text) == 48);  // while the first text is still there
   cache.truncate(0, 0);
   cache.truncate(1, 0);
   CHECK(join(cache, 2, behind_prefix(prompt(47), 2, 9)) == 32);  // and after it
@@ -248,9 +248,9 @@ TEST_CASE("two rows may find one free block in one pass") {
   cache.truncate(2, 0);
   CHECK(join(cache, 0, text) == 16);
   CHECK(join(cache, 1, text) == 16);
-  CHECK(!cache.reserve(2, 32));  // 3 of 4 are taken
+  CHECK(!cache.reserve(2, 32));  // 3 of 4 blocks are taken
   cache.truncate(0, 0);
-  CHECK(!cache.reserve(2, 48));  // the shared one is still in use
+  CHECK(!cache.reserve(2, 48));  // the shared block is still in use
   CHECK(cache.reserve(2, 32));
 }
 
@@ -270,11 +270,11 @@ TEST_CASE("a block that a preempted row shares stays with the others") {
   REQUIRE(cache.reserve(0, 33));
   cache.append(0, 1);
   cache.remember(0, std::vector<int>{5});
-  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // it is full, and no block is free
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // the cache is full, and no block is free
   CHECK(cache.length(1) == 48);
   engine.clear_row(1);
   CHECK(cache.length(0) == 33);
-  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // needs two, and one is free
+  CHECK(!engine.make_room(row_of(behind_prefix(text, 1, 17)), 1));  // it needs two blocks, and one is free
   CHECK(engine.make_room(row_of(behind_prefix(text, 1, 16)), 1));
   CHECK(cache.length(1) == 32);
   engine.clear_row(1);
@@ -302,14 +302,14 @@ TEST_CASE("the least recently used block is taken first, the end of a text befor
   join(cache, 1, b);
   cache.truncate(0, 0);
   cache.truncate(1, 0);
-  // The last blocks of both, which are not full, then the end of a.
+  // Evicts the last blocks of both texts, which are not full, then the end of a.
   REQUIRE(cache.reserve(0, 3 * kBlockSize));
   cache.truncate(0, 0);
   CHECK(join(cache, 0, b) == 32);
   cache.truncate(0, 0);
   CHECK(join(cache, 0, a) == 16);
   cache.truncate(0, 0);
-  // Now b is the older one, but for its last block.
+  // Now b is older than a, except for its last block.
   CHECK(join(cache, 1, prompt(33, 200)) == 0);
   cache.truncate(1, 0);
   CHECK(join(cache, 0, a) == 32);
@@ -426,7 +426,7 @@ TEST_CASE("a text that becomes shorter keeps the known blocks whole, and changes
     REQUIRE(cache.reserve(1, 60));
     feed(1, std::span(text).subspan(48));
     cache.truncate(1, 60);
-    CHECK(cache.length(1) == 60);  // it is no shorter, so it keeps its last block
+    CHECK(cache.length(1) == 60);  // the text is no shorter, so it keeps its last block
     cache.truncate(1, length);
     CHECK(cache.length(1) == (length < 48 ? length / kBlockSize * kBlockSize : length));
     std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
@@ -446,7 +446,7 @@ TEST_CASE("a free block that is worth keeping is taken after all others") {
   pool.release(1, true);
   pool.release(0, false);
   pool.release(2, false);
-  pool.share(3);  // it is used again
+  pool.share(3);  // the block is used again
   CHECK(pool.free() == 3);
   CHECK(pool.take() == 2);
   CHECK(pool.take() == 0);
@@ -464,7 +464,7 @@ TEST_CASE("an index finds a block by its tokens and the block before it, and no 
   CHECK(first > 0);
   CHECK(index.find(0, a) == 2);
   CHECK(!index.find(0, b));
-  CHECK(index.insert(0, a, 3) == first);  // the known one stays
+  CHECK(index.insert(0, a, 3) == first);  // the known block stays
   CHECK(index.id(3) == 0);
   const long second = index.insert(first, a, 1);
   CHECK(second != first);
@@ -473,7 +473,7 @@ TEST_CASE("an index finds a block by its tokens and the block before it, and no 
   CHECK(index.find(0, a) == 2);
   index.erase(2);
   CHECK(!index.find(0, a));
-  CHECK(index.insert(0, a, 0) != first);  // what came after the old one is not found after this one
+  CHECK(index.insert(0, a, 0) != first);  // what followed the old block is not found after this one
   CHECK(!index.find(index.id(0), a));
   CHECK(index.insert(0, b, 2) != first);  // nor after another text in the same block
   CHECK(!index.find(index.id(2), a));

@@ -38,8 +38,8 @@ class Client : public Exchange {
   void post(std::function<void()> work) override { work(); }
   void post_without_flush(std::function<void()> work) override { work(); }
 
-  std::string answer;  ///< empty as long as there is none
-  int parts = 0;       ///< of a stream
+  std::string answer;  ///< empty until there is an answer
+  int parts = 0;       ///< parts of a stream so far
 
  private:
   HttpRequest request_;
@@ -58,10 +58,10 @@ Metrics& metrics() {
   return counted;
 }
 
-/// A service on the toy's engine, and what its clients send.
+/// A service with the toy engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
+  std::vector<int> scored;  ///< numbers of passes after which a part of a prompt was scored
   int parts = 1;            ///< into which a prompt is divided
   Service service;
 
@@ -114,7 +114,7 @@ struct Served {
   }
 };
 
-/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request, as text, because an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
@@ -185,7 +185,7 @@ TEST_CASE("a full queue accepts no more texts, and has room again when one ends"
   CHECK(served.send(3, 9).admission == Admission::kAccepted);
   CHECK(served.send(4, 9).admission == Admission::kFull);
   for (int pass = 0; pass < 2; ++pass) CHECK(served.service.pass());              // the first text ends
-  CHECK(served.send(R"({"prompt": [[4], [5]]})").admission == Admission::kFull);  // all of it, or nothing
+  CHECK(served.send(R"({"prompt": [[4], [5]]})").admission == Admission::kFull);  // all texts, or none
   CHECK(served.send(4, 9).admission == Admission::kAccepted);
   CHECK(served.send(5, 9).admission == Admission::kFull);
 }

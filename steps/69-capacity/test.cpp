@@ -36,7 +36,7 @@ double mean_wait(const std::vector<TextTimes>& times) {
   return sum / static_cast<double>(times.size());
 }
 
-/// Equal except for a share of the value, however small that is: Approx alone adds 1 to it.
+/// Equal up to a share of the value, even of a small one: Approx alone would add 1 to the value.
 doctest::Approx about(double value, double share) {
   return doctest::Approx(value).epsilon(share).scale(0.0);
 }
@@ -67,7 +67,7 @@ TEST_CASE("a single server does what the scheduler does with the same passes") {
       same.push_back({static_cast<int>(same.size()), request.arrival, request.prompt});
       same.back().options.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true};
     }
-    ToyEngine toy(slots);  // whose pass takes a second
+    ToyEngine toy(slots);  // a pass of this engine takes a second
     Trace trace(same, toy.timer());
     WatchedEngine engine(toy, trace);
     Scheduler scheduler(engine, tales_tokenizer(), slots, server.prefill,
@@ -156,8 +156,8 @@ TEST_CASE("the measured passes are those of the model") {
     CHECK(pass.seconds > 0.0);
   }
   CHECK(most == 2);
-  // With one place 30 passes, with two half as many; the last of each is unknown. The newest token of a text
-  // is never fed.
+  // With one slot there are 30 passes, with two half as many; the last pass of each run is not measured. The
+  // newest token of a text is never fed.
   CHECK(passes.size() == 29 + 14);
   CHECK(tokens == 2 * 6 * (10 + 4) - 1 - 2);
 }

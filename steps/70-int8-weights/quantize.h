@@ -1,4 +1,4 @@
-// Weights in 8 bits: whole numbers, and a scale for each group of them.
+// Weights in 8 bits: integers, with a scale for each group.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-/// Neighbouring inputs of an output: a weight is scale · value.
+/// A group of neighbouring inputs of one output: a weight is scale · value.
 struct Int8Group {
   float scale;
   std::vector<std::int8_t> values;

@@ -84,7 +84,7 @@ TEST_CASE("a large negative weight counts as much as a large positive one") {
 }
 
 TEST_CASE("groups end where an output ends") {
-  // Two outputs of five inputs, in groups of two: the largest of each is 127 of its steps.
+  // Two outputs of five inputs, in groups of two: the largest weight of each group is 127 of its steps.
   const std::vector<float> weights{127, 1, 254, 2, 381, 508, 4, 635, 5, 762};
   const std::vector<Int8Group> groups = quantize(weights, 5, 2);
   CHECK(values_of(groups) ==
@@ -108,7 +108,7 @@ TEST_CASE("no weight moves by more than half a step") {
       for (std::size_t k = first; k < std::min(first + size, row + 70); ++k) {
         largest = std::max(largest, std::abs(weights[k]));
       }
-      // In double precision the step is largest / 127; the divisions and products round, too.
+      // In double precision, the step is largest / 127; the divisions and products also round.
       too_far += std::abs(static_cast<double>(rounded[i]) - weights[i]) > (0.5 + 1e-4) * largest / 127.0;
     }
     CAPTURE(size);
@@ -129,7 +129,7 @@ TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come 
     for (const Int8Group& group : quantize(weights, 3, 3)) {
       for (const std::int8_t value : group.values) CHECK(std::abs(value) <= (group.scale > 0.0f ? 127 : 0));
     }
-    // A scale that is 0 leaves nothing of them; any other keeps them within its step.
+    // A scale of 0 leaves nothing of the weights; any other scale keeps them within one step.
     CHECK(std::abs(round_trip(weights, 3, 3)[0] - weights[0]) <= std::max(factor, 127.0f) * tiny);
   }
 }

@@ -23,7 +23,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
-/// Rejects several greedy texts of one prompt: all would be the same.
+/// Rejects several greedy texts of one prompt, which would all be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -45,7 +45,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
       throw Error("the cache is full: the model has {} positions; step 15-kv-cache-fix continues from there",
                   context);
     }
-    // Only what the cache lacks goes through the model: the prompt, and then one token at a time.
+    // Only tokens that the cache lacks go through the model: first the prompt, then one token at a time.
     const std::span<const int> fed = window.subspan(cache.length(0));
     std::vector<float> logits = copy_of(model.next_logits(fed, cache));  // [vocab_size]
     process(logits, tokens, options.sampling);

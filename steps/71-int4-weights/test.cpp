@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kSize = static_cast<std::size_t>(kInt4Group);
 
-/// The whole numbers of a group, and its scale.
+/// The integers of a group, and its scale.
 std::vector<int> values_of(const Int4Group& group) {
   std::vector<int> values;
   for (std::size_t k = 0; k < group.count; ++k) {
@@ -131,7 +131,7 @@ TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come 
   for (const float factor : {1.0f, 1e4f, 6e5f, 1e7f}) {
     const std::vector<float> weights{factor * tiny, -tiny, 0.0f};
     CAPTURE(factor);
-    // A scale that is 0 leaves nothing of them. Steps of a bfloat16 are 65,536 times the smallest float32.
+    // A scale of 0 leaves nothing of the weights. Steps of a bfloat16 are 65,536 times the smallest float32.
     CHECK(std::abs(round_trip(weights, 3, 3)[0] - weights[0]) <=
           std::max(0.3f * factor, 8.0f * 65'536.0f) * tiny);
     if (factor == 1.0f) CHECK(values_of(quantize_int4(weights, 3, 3)[0]) == std::vector<int>{0, 0, 0});

@@ -26,8 +26,8 @@ struct Quality {
   double perplexity, divergence;  ///< the mean of KL(exact ‖ model) after each token, in nats
 };
 
-/// How well a model predicts a text, and how close it is to the exact one. The text is cut into windows as
-/// long as the context; the first token of each has no probability.
+/// Measures how well a model predicts a text, and how close it is to the exact model. The text is cut into
+/// windows as long as the context; the first token of each has no probability.
 inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
   const std::size_t context = model.config().n_positions, vocab_size = model.config().vocab_size;
   double surprise = 0.0, divergence = 0.0, count = 0.0;
@@ -47,7 +47,7 @@ inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
 struct Variant {
   std::string name;
   Model model;
-  std::size_t saved = 0;  ///< bytes that it would save if the form were not simulated in float32
+  std::size_t saved = 0;  ///< bytes that this form saves where it is not simulated in float32
 };
 
 /// The types that the device multiplies; then weights rounded to 8 bits and converted back to float32, where

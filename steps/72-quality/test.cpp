@@ -54,7 +54,7 @@ TEST_CASE("the divergence of two distributions is that of its formula") {
   const std::vector<float> p{0.25f, 0.75f, 0.0f}, q{0.5f, 0.5f, 0.0f}, other{0.5f, 0.25f, 0.25f};
   CHECK(kl_divergence(p, q) == doctest::Approx(0.130812));
   CHECK(kl_divergence(p, p) == 0.0);
-  CHECK(kl_divergence(q, p) == doctest::Approx(0.143841));  // not the same in the other direction
+  CHECK(kl_divergence(q, p) == doctest::Approx(0.143841));  // the divergence is not symmetric
   CHECK(kl_divergence(other, p) > 1.0);                     // if p excludes a token, its surprise is infinite
 }
 

@@ -35,7 +35,7 @@ inline Vector layer_norm(Vector x, const Vector& gain, const Vector& bias, float
   return x;
 }
 
-/// x times the share of a normal distribution below x, approximately (Hendrycks and Gimpel 2016, section 2).
+/// x times approximately the share of a normal distribution below x (Hendrycks and Gimpel 2016, section 2).
 inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }

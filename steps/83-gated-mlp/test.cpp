@@ -25,7 +25,7 @@ TEST_CASE("a product connects each input to each output") {
 TEST_CASE("SiLU is x times the logistic function") {
   for (const float x : {-8.0f, -2.0f, -0.5f, 0.0f, 0.3f, 1.0f, 4.0f})
     CHECK(silu(x) ==
-          doctest::Approx(x * (0.5 + 0.5 * std::tanh(x / 2.0))));  // the same function, another form
+          doctest::Approx(x * (0.5 + 0.5 * std::tanh(x / 2.0))));  // the same function in another form
   CHECK(silu(-200.0f) == 0.0f);
   CHECK(silu(200.0f) == 200.0f);  // exp(200) is more than a float holds
 }
@@ -77,7 +77,7 @@ TEST_CASE("a model whose heads share keys is refused") {
 TEST_CASE(
     "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // Other programs take time from the machine now and then.
+  // Other programs may disturb a run, so it is repeated.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-olmo-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

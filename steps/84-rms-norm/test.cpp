@@ -58,7 +58,7 @@ TEST_CASE("a model whose heads share keys is refused") {
 TEST_CASE(
     "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // Other programs take time from the machine now and then.
+  // Other programs may disturb a run, so it is repeated.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-llama-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

@@ -33,7 +33,7 @@ TEST_CASE("attention is a mean of the values, weighted by how well keys fit the 
   const Vector attended = attend(query, keys, values, 2);
   CHECK(attended[0] == doctest::Approx(0.25 * 5 + 0.75 * 9));    // weights 1 and 3
   CHECK(attended[1] == doctest::Approx(0.5 * 7 + 0.5 * 1));      // the query of the second head is 0
-  CHECK(attend(query, {keys[0]}, {values[0]}, 2) == values[0]);  // nothing else to look at
+  CHECK(attend(query, {keys[0]}, {values[0]}, 2) == values[0]);  // a single token attends only to itself
 }
 
 TEST_CASE("scores are divided by the root of a head's features") {
@@ -83,7 +83,7 @@ TEST_CASE("another family is refused by its name") {
 TEST_CASE(
     "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // Other programs take time from the machine now and then.
+  // Other programs may disturb a run, so it is repeated.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-gqa-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

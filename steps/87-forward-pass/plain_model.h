@@ -33,7 +33,7 @@ inline Vector rms_norm(Vector x, const Vector& gain, float epsilon) {
   return x;
 }
 
-/// The norm of each head by itself: a head has as many features as `gain` (Henry et al. 2020, section 3).
+/// Normalizes each head by itself; a head has as many features as `gain` (Henry et al. 2020, section 3).
 inline Vector norm_heads(const Vector& x, const Vector& gain, float epsilon) {
   Vector normed;
   for (auto head = x.begin(); head != x.end(); head += std::ssize(gain)) {

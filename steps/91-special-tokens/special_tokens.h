@@ -11,7 +11,7 @@
 namespace staircase {
 
 struct Marker {
-  std::size_t begin = std::string_view::npos;  ///< where it is in a text; npos if there is none
+  std::size_t begin = std::string_view::npos;  ///< where the marker begins; npos if there is none
   std::string_view text = {};
   int token = -1;
 };
@@ -28,7 +28,7 @@ inline Marker next_marker(const Tokenizer& tokenizer, std::string_view text, std
   return next;
 }
 
-/// The tokens of a text that contains special tokens. The text between two of them is encoded on its own.
+/// The tokens of a text with special tokens. The text between two of these is encoded on its own.
 inline std::vector<int> encode_with_markers(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int> tokens;
   for (std::size_t begin = 0; begin < text.size();) {

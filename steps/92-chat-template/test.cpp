@@ -106,7 +106,7 @@ TEST_CASE("--chat has the repetition penalty of the model's generation_config.js
           chats);
     return run.json()["sequences"][0]["token_ids"].get<Ids>();
   };
-  // Of model.generate in transformers 5.24, in float32: with that file, and without the penalty in it.
+  // From model.generate in transformers 5.24, in float32: with that file, and without its penalty.
   const Ids penalized = {3357, 1089, 1454, 1629, 2897, 2046, 2427, 768,
                          2240, 1852, 3849, 2926, 3763, 1833, 2703, 1462};
   const Ids plain = {3357, 1089, 1454, 1629, 2897, 2046, 2427, 768,

@@ -65,7 +65,7 @@ class Conversation {
   const ChatTemplate& template_;
   const TextOptions& options_;
   ConversationCache cache_;
-  std::vector<int> text_;  // its beginning is in the cache
+  std::vector<int> text_;  // the tokens of the conversation; the cache holds the first ones
   std::mt19937 generator_;
 };
 

@@ -125,7 +125,7 @@ TEST_CASE("a conversation that returns to an earlier way computes again what the
   }
   talk.messages.push_back({"user", "Who is your friend?"});
   const Answer next = talk.conversation.answer(talk.messages, [](const Token&) {});
-  CHECK(next.cached_tokens > cached + std::ssize(talk.tokens));  // the last way is all in the cache
+  CHECK(next.cached_tokens > cached + std::ssize(talk.tokens));  // the cache holds the whole last branch
 }
 
 TEST_CASE("an interrupted answer changes no later one, and its tokens stay in the cache") {
@@ -141,7 +141,7 @@ TEST_CASE("an interrupted answer changes no later one, and its tokens stay in th
   CHECK(tokens.size() == 5);
   const auto length = std::ssize(encode_chat(tokenizer(), tale().render(interrupted)));
   talk.messages = {interrupted[0], {"assistant", tokenizer().decode(tokens)}};
-  CHECK(talk.ask("Who is your friend?").cached_tokens == length + 4);  // the fifth was only chosen
+  CHECK(talk.ask("Who is your friend?").cached_tokens == length + 4);  // the fifth token was only chosen
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("the cache may have another type than the weights") {
                        "--prompt 'Why do you weep?' --max-new-tokens 40 --chat-template " + kTemplate + more);
   };
   CHECK(talk(" --cache-dtype int8").status == 0);
-  // Rounded keys and values change a text of some length, if little.
+  // Rounded keys and values change a long enough text, if only a little.
   CHECK(talk(" --cache-dtype bfloat16 --do-sample --seed 3 --temperature 3").out !=
         talk(" --do-sample --seed 3 --temperature 3").out);
   CHECK(talk(" --cache-dtype int3").status == 2);

@@ -175,12 +175,12 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
         conversation.answer(messages, [&](const Token& token) { tokens.push_back(token.id); });
     if (first.finish_reason == FinishReason::kEos) tokens.pop_back();
     const std::string text = tokenizer().decode(tokens);
-    if (text.find("\uFFFD") != std::string::npos) continue;  // half a character: its text is another
+    if (text.find("\uFFFD") != std::string::npos) continue;  // half a character, whose text differs
     other_tokens[first.finish_reason] += tokenizer().encode(text) != tokens;
     messages.push_back({"assistant", text});
     messages.push_back({"user", "Where do you live?"});
     const Answer second = conversation.answer(messages, [](const Token&) {});
-    // The newest token was chosen, but has not gone through the model, unless the end did follow it.
+    // The newest token was chosen, but has not gone through the model unless the end followed it.
     const int missing = first.finish_reason == FinishReason::kEos ? 0 : 1;
     CHECK(second.cached_tokens == first.prompt_tokens + std::ssize(tokens) - missing);
   }
@@ -264,7 +264,7 @@ TEST_CASE("the cache may have another type than the weights") {
             more);
   };
   CHECK(talk(" --cache-dtype int8").status == 0);
-  // Rounded keys and values change a text of some length, if little.
+  // Rounded keys and values change a long enough text, if only a little.
   CHECK(talk(" --cache-dtype bfloat16 --do-sample --seed 3 --temperature 3").out !=
         talk(" --do-sample --seed 3 --temperature 3").out);
   CHECK(talk(" --cache-dtype int3").status == 2);

@@ -52,7 +52,7 @@ class StaticKvCache : public KvCache {
   Device& device_;
   std::vector<KeysValues> layers_;  // [1, n_kv_head, n_positions, head_size] each
   int length_ = 0;
-  std::size_t copied_ = 0;  // bytes, of the keys and values of all layers
+  std::size_t copied_ = 0;  // in bytes, over the keys and values of all layers
 };
 
 }  // namespace staircase

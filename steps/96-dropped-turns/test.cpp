@@ -103,7 +103,7 @@ TEST_CASE("dropped turns stay dropped while the conversation goes on, and only t
   dropped.drop_oldest(messages);
   Messages answered = turns(1, 1);
   answered.push_back(turn(1)[1]);
-  CHECK(dropped.rest(answered) == answered);  // nothing would be left of it
+  CHECK(dropped.rest(answered) == answered);  // nothing of the conversation would be left
 }
 
 TEST_CASE("a conversation that fits is seen whole") {
@@ -135,7 +135,7 @@ TEST_CASE("the oldest turns of a longer one are dropped, until half of the conte
   const int first = 1 + answer.dropped_messages / 2;
   CHECK(answer.prompt_tokens == prompt_tokens(turns(first, 60)));
   CHECK(answer.prompt_tokens + 8 <= 256);
-  CHECK(prompt_tokens(turns(first - 1, 60)) + 8 > 256);  // no more than it must
+  CHECK(prompt_tokens(turns(first - 1, 60)) + 8 > 256);  // it drops no more than it must
   Talk fresh;
   fresh.ask(turns(first, 60), &alone);
   CHECK(tokens == alone);
@@ -146,7 +146,7 @@ TEST_CASE("after that the next questions find the cache again") {
   const Answer first = talk.ask(turns(1, 60));
   REQUIRE(first.dropped_messages > 0);
   const Answer second = talk.ask(turns(1, 61));
-  CHECK(second.dropped_messages == 0);  // no more of them
+  CHECK(second.dropped_messages == 0);  // no more messages are dropped
   CHECK(second.cached_tokens >= first.prompt_tokens - 1);
   CHECK(second.prompt_tokens < 512);
 }
@@ -178,7 +178,7 @@ TEST_CASE(
     CHECK(next.cached_tokens == whole.prompt_tokens - 1);
     CHECK(again == alone);
     CHECK(talk.ask(turns(1, 61)).dropped_messages == 0);  // once
-    // Another conversation has lost nothing of this one.
+    // Another conversation is not affected by what this one has dropped.
     CHECK(talk.ask(turns(70, 129)).dropped_messages == Talk().ask(turns(70, 129)).dropped_messages);
   }
 }
@@ -330,7 +330,7 @@ TEST_CASE("the cache may have another type than the weights") {
                        "--prompt 'Why do you weep?' --max-new-tokens 40 --chat-template " + kTemplate + more);
   };
   CHECK(talk(" --cache-dtype int8").status == 0);
-  // Rounded keys and values change a text of some length, if little.
+  // Rounded keys and values change a long enough text, if only a little.
   CHECK(talk(" --cache-dtype bfloat16 --do-sample --seed 3 --temperature 3").out !=
         talk(" --do-sample --seed 3 --temperature 3").out);
   CHECK(talk(" --cache-dtype int3").status == 2);

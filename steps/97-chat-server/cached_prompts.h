@@ -1,4 +1,4 @@
-// Watches an engine to learn how much of each prompt was in the cache.
+// Watches an engine to find how much of each prompt was in the cache.
 #pragma once
 
 #include <functional>

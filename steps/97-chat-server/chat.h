@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, ChatOptions& options) {
   add_options(sink, static_cast<AdapterOptions&>(options));
 }
 
-/// Writes conversations as the model's own template does, which opens the answer at the end.
+/// Writes conversations with the model's own template, which opens the answer at the end.
 class Chat : public KnownPrompts {
  public:
   /// A model without a template is still served, and so is one whose own template is unusable.

@@ -45,8 +45,8 @@ class Client : public Exchange {
   void post(std::function<void()> work) override { work(); }
   void post_without_flush(std::function<void()> work) override { work(); }
 
-  std::string answer;  ///< empty as long as there is none
-  int parts = 0;       ///< of a stream
+  std::string answer;  ///< empty until there is an answer
+  int parts = 0;       ///< parts of a stream so far
 
  private:
   HttpRequest request_;
@@ -65,10 +65,10 @@ Metrics& metrics() {
   return counted;
 }
 
-/// A service on the toy's engine, and what its clients send.
+/// A service with the toy engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
+  std::vector<int> scored;  ///< numbers of passes after which a part of a prompt was scored
   int parts = 1;            ///< into which a prompt is divided
   Service service;
 
@@ -116,7 +116,7 @@ struct Served {
   }
 };
 
-/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request, as text, because an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};

@@ -31,7 +31,7 @@ std::vector<float> copied(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
 
-/// What `computed` returns on each of `size` ranks.
+/// The results of `computed` on each of `size` ranks.
 template <typename Result>
 std::vector<Result> on_ranks(int size, const std::function<Result(Ranks&)>& computed) {
   std::vector<Result> all(static_cast<std::size_t>(size));
@@ -103,7 +103,7 @@ TEST_CASE("in every type all ranks have the engine's bits, in a batch and token 
     for (const DType dtype :
          {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
       for (const int size : kSanitized ? std::vector{3} : std::vector{2, 3}) {
-        if (dtype == DType::kInt8 && size > 2) continue;  // the heads fill two groups that share a scale
+        if (dtype == DType::kInt8 && size > 2) continue;  // the heads fill only two groups of weights
         CAPTURE(name);
         CAPTURE(to_string(dtype));
         CAPTURE(size);

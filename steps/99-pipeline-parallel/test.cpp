@@ -41,7 +41,7 @@ Floats copied(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
 
-/// What `computed` returns on each of `size` ranks.
+/// The results of `computed` on each of `size` ranks.
 template <typename Result>
 std::vector<Result> on_ranks(int size, const std::function<Result(Ranks&)>& computed) {
   std::vector<Result> all(static_cast<std::size_t>(size));

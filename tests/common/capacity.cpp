@@ -19,7 +19,7 @@
 namespace staircase {
 namespace {
 
-/// Equal except for a share of the value, however small that is: Approx alone adds 1 to it.
+/// Equal up to a share of the value, even of a small one: Approx alone would add 1 to the value.
 doctest::Approx about(double value, double share) {
   return doctest::Approx(value).epsilon(share).scale(0.0);
 }
