@@ -62,8 +62,8 @@ HWY_EXPORT(sum);
 HWY_EXPORT(multiply_add_steps);
 
 namespace {
-// The compiler must not know the factor, or it could compute the sums itself. It must not see either that the
-// sums are never used.
+// The compiler must not know the factor, or it could compute the sums itself. Nor may it see that the sums
+// are never used.
 volatile float factor = 1e-3f, sink;
 }  // namespace
 

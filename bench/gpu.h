@@ -19,9 +19,9 @@ struct GpuOptions {
   std::vector<int> batches = {1, 8, 32};
   int new_tokens = 128;  ///< tokens that each sequence decodes after a prompt of 16 tokens
   int rounds = 5;        ///< samples per measurement; the median counts
-  std::size_t copy_bytes = std::size_t{256}
-                           << 20;  ///< the buffer copied to measure the limit: larger than any cache
-  int product_size = 8192;         ///< rows and columns of the matrices for cuBLAS's peak
+  /// The size of the buffer that is copied to measure the limit: larger than any cache.
+  std::size_t copy_bytes = std::size_t{256} << 20;
+  int product_size = 8192;  ///< rows and columns of the matrices for cuBLAS's peak
 };
 
 /// The keys of the result:

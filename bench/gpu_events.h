@@ -1,4 +1,4 @@
-// Timing on a GPU with events, to which the GPU itself adds the time.
+// Timing on a GPU with events, which the GPU itself timestamps.
 #pragma once
 
 #include <cuda_runtime.h>

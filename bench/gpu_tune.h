@@ -22,8 +22,8 @@ std::size_t fastest(std::span<const double> seconds);
 
 struct TuneOptions {
   int samples = 7;  ///< per form; the median counts
-  std::size_t weight_bytes = std::size_t{256}
-                             << 20;              ///< total size of the weight copies: more than a cache holds
+  /// The total size of the weight copies: more than a cache holds.
+  std::size_t weight_bytes = std::size_t{256} << 20;
   int least_products = 16, most_products = 128;  ///< consecutive products per sample
 };
 
@@ -46,8 +46,9 @@ cuda::Tuning tune(
     const std::function<void(const cuda::ProductShape&, const std::vector<TimedForm>&, std::size_t)>& tell);
 
 /// Measures the products of these published shapes in these types on the GPU, and prints a table of the
-/// times. Adds the fastest forms to `file`, which keeps its forms of other products. If `file` is empty, the
-/// card's own file is used (common/program/tuning_file.h). Throws Error if no file can be written.
+/// times. Adds the fastest forms to `file`, which keeps its forms of other products for this card. If `file`
+/// is empty, the card's own file is used (common/program/tuning_file.h). Throws Error if no file can be
+/// written.
 void tune_gpu(const std::vector<std::string>& shapes, const std::vector<DType>& dtypes, std::string file);
 
 }  // namespace staircase::bench

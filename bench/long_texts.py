@@ -34,8 +34,8 @@ def separated(heights, gap=15):
 
 
 def drawn(runs, caption):
-    """One panel for prefill and one for decoding. The axes are logarithmic, because contexts double from one to the
-    next."""
+    """One panel for prefill and one for decoding. All axes are logarithmic: contexts usually double from one to the
+    next, and speeds also differ by factors."""
     contexts = sorted({run["decode_prompt_tokens"] for run in runs})
     names = [*dict.fromkeys(name for run in runs for name, engine in run["engines"].items() if engine.get("prefill_ms"))]
     ours = [name for name in names if name.startswith("Staircase")]

@@ -241,7 +241,7 @@ void add_commands(CLI::App& app, Options& o) {
   CLI::App* const random =
       app.add_subcommand("random-model", "write a model of a published shape with random weights");
   random->add_option("--shape", o.shape, "the model shape: 124m, smollm2-135m, ...")->required();
-  random->add_option("--folder", o.folder, "where to")->required();
+  random->add_option("--folder", o.folder, "folder for the model")->required();
   random->callback([&o] { write_random_model(o.shape, o.folder); });
 
   CLI::App* const pair = app.add_subcommand(

@@ -86,8 +86,8 @@ std::vector<Way> ways_of(const Model& model, int longest) {
 }
 
 /// Reads a text into an empty cache, in passes that fit into a window. `visit` receives the tokens of each
-/// pass and the index of the first one, computes the pass and returns its logits. The result is the last of
-/// them.
+/// pass and the index of the first one, computes the pass and returns logits. The result is what it returns
+/// for the last pass.
 template <class Visit>
 std::span<const float> read(SlidingCache& cache, std::span<const int> text, Visit visit) {
   cache.clear();

@@ -5,7 +5,7 @@ WARM_UP = 1024  # a warm-up uses at most this many tokens of a prompt
 
 
 def measured(generate, prompts, count, whole_warm_up=False):
-    """Measures speeds, and returns the tokens that show whether the engines agree.
+    """Returns the measured speeds, and the tokens that show whether the engines agree.
 
     generate(rows, count) returns the new tokens of the first row, the seconds to the end of the first step, and the
     seconds from there to the last. An empty prompt is not measured. A short warm-up precedes each measurement or, with

@@ -103,8 +103,7 @@ def python_with_packages(build, environment):
     if not python.exists() and not run(sys.executable, "-m", "venv", venv, log=log):
         raise Failure(f"python3 -m venv failed (Debian and Ubuntu have it in the package python3-venv); see {log}")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-    # PyTorch's own index has builds without CUDA, which have a tenth of the size. If it cannot be reached, any build
-    # will do.
+    # PyTorch's own index has builds without CUDA, a tenth of the size. If it cannot be reached, any build will do.
     run(*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu", log=log)
     if not run(*pip, *environment.packages, log=log):
         raise Failure(f"pip could not install {packages}: is there a network? ({environment.variable}=DIR names an "

@@ -16,7 +16,7 @@ struct ProductOptions {
 };
 
 /// Measures, prints a table, and returns all figures. Throws Error if the library is not built in, or if the
-/// two results of a product differ.
+/// two results of a product differ by more than 0.001.
 nlohmann::json compare_products(const ProductOptions& options);
 
 }  // namespace staircase::bench

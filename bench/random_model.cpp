@@ -237,8 +237,8 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8,
-              ' ');  // the format requires that the tensors begin at a multiple of 8
+  // The format requires that the tensors begin at a multiple of 8.
+  text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
 
   std::ofstream stream(file, std::ios::binary);

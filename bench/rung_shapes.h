@@ -1,4 +1,4 @@
-// The shapes with which the ladders of kernels/rungs are measured.
+// The shapes for measuring the ladders of kernels/rungs.
 #pragma once
 
 #include "kernels/rungs/cpu/attention/attention.h"

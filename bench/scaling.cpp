@@ -21,7 +21,7 @@ using nlohmann::json;
 struct Operation {
   std::string name;
   double times;  ///< how often per pass
-  double work;   ///< work per time
+  double work;   ///< operations each time
   /// The largest share of the work when this many threads divide it.
   std::function<double(int)> most;
 };

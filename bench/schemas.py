@@ -7,9 +7,9 @@ import random
 
 
 def read(folder, share="0-f", most=None):
-    """Returns {file name: content} of at most `most` files, drawn with seed 1. Only files are eligible whose name has
-    a SHA-256 that begins with a digit of the share: 0-7 is one half of all files. Files that are not JSON, or have no
-    schema or no tests, are left out."""
+    """Returns {file name: content} of at most `most` files, drawn with seed 1. A file is eligible if the SHA-256 of
+    its name begins with a digit of the share: 0-7 is one half of all files. Files that are not JSON, or have no schema
+    or no tests, are left out."""
     first, last = share.split("-")
     names = sorted(path.name for path in folder.glob("*.json")
                    if first <= hashlib.sha256(path.name.encode()).hexdigest()[0] <= last)

@@ -25,8 +25,8 @@ constexpr double kShortest = 0.02;
 constexpr int kDecodeSteps = 16;
 constexpr int kRoomForDecoding = 24;
 
-/// The context at which batches are decoded and drafts verified, or the nearest one that the model allows.
-/// Then the numbers of drafted tokens that are verified in one pass.
+/// The context at which batches are decoded and drafts verified, or the nearest one that the model allows;
+/// and the numbers of drafted tokens to verify in one pass.
 constexpr int kBatchContext = 256;
 constexpr int kDrafts[] = {1, 2, 4, 8};
 
@@ -236,7 +236,7 @@ json measure_speed(const SpeedOptions& options) {
   std::deque<Task> verifications;
   for (const int drafted : kDrafts) verifications.push_back({verify(drafted), {}});
 
-  // Run everything once before the limits' buffers exist, so the peak memory belongs to the model alone.
+  // Run the model before the limits' buffers exist, so the peak memory belongs to the model alone.
   model.next_logits(prompt);
   const std::size_t peak_after_running = peak_memory();
 

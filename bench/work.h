@@ -48,7 +48,7 @@ double decode_operations(const ModelConfig& config, double n);
 double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
 
-/// Sets the first `rows` rows to this length, which may be any length up to which they have ever been filled.
+/// Sets the first `rows` rows to `length`, which may be any length up to the longest that they have ever had.
 /// So any length can be measured without recomputing the prompt.
 inline void set_lengths(KvCache& cache, int rows, int length) {
   for (int row = 0; row < rows; ++row) cache.truncate(row, length);
