@@ -307,7 +307,8 @@ class Device {
 
   /// Multiplies several matrices by a few rows each, such as the experts of a mixture. With W = weights[i],
   /// it computes the rows firsts[i] to firsts[i + 1] - 1 of out = epilogue(x W). firsts has one number more
-  /// than weights, which all have one shape and type. The results are those of `linear`, bit for bit.
+  /// than weights, which all have one shape and type. x and out are as in `linear`, whose results are the
+  /// same, bit for bit.
   virtual void linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
                              std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -376,7 +377,7 @@ class Device {
   using CopyWatcher = std::function<void(const Tensor& from, std::int64_t from_first, std::int64_t count,
                                          const Tensor& to, std::int64_t to_first)>;
 
-  /// Calls `watcher` after each copy_positions from now on. Watching copies nothing more.
+  /// Calls `watcher` after each copy_positions from now on. Watching itself costs no copy.
   void watch_copies(CopyWatcher watcher) { copy_watcher_ = std::move(watcher); }
 
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
@@ -421,9 +422,9 @@ class Device {
   /// Whether devices of this kind exchange tensors directly. If not, the host exchanges them.
   virtual bool can_join() const { return false; }
 
-  /// Links this device to the devices of all other ranks, for the calls below. Outside of run(), every rank
-  /// must make the same calls in the same order, except for send and receive. A linked device stays linked.
-  /// Throws std::runtime_error if the link fails, and std::logic_error unless can_join().
+  /// Links this device to the devices of all other ranks, for the calls below. Every rank must make the same
+  /// calls in the same order, except for send and receive, and none of them within run(). A linked device
+  /// stays linked. Throws std::runtime_error if the link fails, and std::logic_error unless can_join().
   virtual void join(const DeviceRank& /*own*/) { throw_alone(); }
 
   /// Whether `join` has linked this device.

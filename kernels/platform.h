@@ -22,7 +22,7 @@ int processors();
 /// Bytes of memory in this machine, or SIZE_MAX if unknown. Some systems silently let a program reserve more.
 std::size_t memory_size();
 
-/// Allocates at least `bytes` of memory: whole huge pages if they fill one, otherwise whole cache lines.
+/// Allocates at least `bytes` of memory: whole huge pages if that fills one, otherwise whole cache lines.
 /// Throws std::bad_alloc.
 std::shared_ptr<void> allocate(std::size_t bytes);
 

@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// Whether this processor has AMX registers, multiplies bfloat16 and bytes in them, and the system allows
+/// Whether this processor has AMX registers and multiplies bfloat16 and bytes in them, and the system allows
 /// their use. So far every processor with these registers multiplies both.
 inline bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;

@@ -532,7 +532,7 @@ HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int
                 [&](auto* to) HWY_ATTR { narrow(result, head_size, to + place); });
 }
 
-/// The maximum queries per tile on packed keys and values of this type.
+/// The maximum number of queries per tile on packed keys and values of this type.
 HWY_ATTR std::int64_t packed_queries(DType dtype) {
   return dtype == DType::kBFloat16 && multiplies_halves<hwy::bfloat16_t>() ? bfloat16::packed_queries()
                                                                            : kTileRows;

@@ -421,7 +421,7 @@ constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, 
 constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostQueries>());
 constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kTileQueries>());
 
-/// Calls work(first, count) for every `together` positions, 16 or a multiple. The blocks of a paged cache
+/// Calls work(first, count) for every `together` positions, a multiple of 16. The blocks of a paged cache
 /// begin at multiples of 16.
 template <typename Work>
 void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = kPositions) {

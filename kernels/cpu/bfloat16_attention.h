@@ -17,7 +17,7 @@
 
 namespace staircase::bfloat16 {
 
-/// The maximum queries per tile in attend_packed.
+/// The maximum number of queries per tile in attend_packed.
 std::int64_t packed_queries();
 
 /// How many floats of scratch memory attend_in_place and attend_packed need for a tile of queries on `total`

@@ -183,7 +183,7 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 }
 
 /// Multiplies one row by 32 or 64 columns. Tiles would take almost as long as for nine rows, so this function
-/// computes the bits of TDPBF16PS with vectors. For each 32 of the depth, it sums the even and the odd
+/// computes the same bits as TDPBF16PS with vectors. For each 32 of the depth, it sums the even and the odd
 /// products separately, then adds both to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,

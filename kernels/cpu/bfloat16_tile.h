@@ -26,7 +26,7 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role = TileRole::kAlo
 /// other rows.
 bool has_amx_bfloat16(std::int64_t depth);
 
-/// The maximum rows of x that are multiplied together.
+/// The maximum number of rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
 /// Multiplies with matrix instructions on one thread. Configuring the registers takes as long as many

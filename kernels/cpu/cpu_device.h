@@ -136,7 +136,7 @@ class CpuDevice final : public Device {
               Tensor& out) override;
   void linear_groups(const Tensor& x, std::span<const std::int64_t> firsts,
                      std::span<const Weight* const> weights, Epilogue epilogue, Tensor& out) override;
-  /// With few rows, starting the threads and waiting for them takes long compared with one product.
+  /// With few rows, starting the threads and waiting for them takes a long time compared with one product.
   bool joins_groups(std::int64_t rows) const override { return rows <= kJoinedRows; }
   void add_low_rank(const Tensor& x, const Tensor& adapters, const LowRank& change, Tensor& out) override;
   void activate(const Tensor& x, Epilogue epilogue, Tensor& out) override;
@@ -153,8 +153,8 @@ class CpuDevice final : public Device {
   using Device::argmax;
   void argmax(const Tensor& x, Tensor& out, Batch* batch) override;
   void k_largest(const Tensor& x, std::int64_t k, Tensor& out) override;
-  /// The rows are already on the host. If k is large for the width, a heap of k numbers costs more than
-  /// searching the row twice.
+  /// The rows are already on the host. If k is large for the width, the heap of k_largest costs more than
+  /// searching the whole row.
   bool is_worth_searching(std::int64_t k, std::int64_t width) const override { return 64 * k <= width; }
 
  private:

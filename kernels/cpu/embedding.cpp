@@ -2,7 +2,7 @@
 //
 // out [n_tokens, width]. The token table is stored only once, in the panels of the output layer (packed[token
 // / 64][feature][token % 64]). So the features of a token are far apart, and reading a token touches `width`
-// cache lines. That costs some 10 µs; a second copy of the model's largest matrix would cost more.
+// cache lines. That costs about 10 µs; a second copy of the model's largest matrix would cost more.
 #include <functional>
 
 #include "kernels/cpu/cpu_device.h"

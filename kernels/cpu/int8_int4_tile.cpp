@@ -212,8 +212,8 @@ void AmxInt8::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int6
     shape_tiles(rows);
     rows_ = rows;
   }
-  // Each half panel is multiplied before the previous one is added to the result, so the processor does both
-  // at once.
+  // One step multiplies a group of half a panel, and adds the previous step's sums to the result. The two are
+  // independent, so the processor does both at the same time.
   alignas(64) std::int32_t sums[2][kInt8MatrixRows * kHalfPanel];
   const std::int64_t halves = columns / kHalfPanel, steps = groups * halves;
   for (std::int64_t step = 0; step <= steps; ++step) {

@@ -3,11 +3,11 @@
 //
 // Groups of neighbours along the depth share a scale, both in an output's weights and in a row of x. A group
 // has kGroup numbers for weights in 8 bits and kInt4Group for weights in 4 bits. In 8 bits scale = the
-// largest magnitude / 127, and x becomes the integer nearest to x / scale. 4 bits hold only the integers -8
-// to 7. To use all of them, scale = the number furthest from zero, with its sign, / -8, so this number always
-// becomes -8. The product of a group of x and a group of w is then a sum of integers, which is exact in any
-// order, times both scales. The groups are added in the order of the depth, as one chain of multiply-adds. So
-// all tiles give the same bits on any processor with a fused multiply-add.
+// largest magnitude / 127, and a number n becomes the integer nearest to n / scale. 4 bits hold only the
+// integers -8 to 7. To use all of them, scale = the number furthest from zero, with its sign, / -8, so this
+// number always becomes -8. The product of a group of x and a group of w is then a sum of integers, which is
+// exact in any order, times both scales. The groups are added in the order of the depth, as one chain of
+// multiply-adds. So all tiles give the same bits on any processor with a fused multiply-add.
 #pragma once
 
 #include <cstdint>
@@ -93,8 +93,8 @@ using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, c
 /// Whether this processor has VPDPBUSD (AVX-512 VNNI).
 bool has_int8_tile();
 
-/// The maximum rows of a tile. With six rows (four vectors of sums each), a prefill is no faster, and eight
-/// rows take longer.
+/// The maximum number of rows of a tile. With six rows (four vectors of sums each), a prefill is no faster,
+/// and eight rows take longer.
 constexpr int kInt8TileRows = 5;
 
 /// Returns the tile of this size: 1 to kInt8TileRows rows and 32 or 64 columns, with any role except kFirst.
@@ -105,7 +105,7 @@ Int8Tile<Panel> int8_tile(int rows, int columns, TileRole role);
 /// Whether this processor multiplies matrices of bytes, and the system allows it.
 bool has_amx_int8();
 
-/// The maximum rows of x that are multiplied together.
+/// The maximum number of rows of x that are multiplied together.
 constexpr std::int64_t kInt8MatrixRows = 32;
 
 /// With weights in 8 bits, matrices are faster than vectors from this many rows per thread on. They would

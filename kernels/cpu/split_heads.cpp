@@ -4,7 +4,7 @@
 // In an int8 cache a head is quantized as a whole, and its scale is stored after it. For an int4 cache the
 // head is first rotated by a Hadamard matrix.
 //
-// projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
+// projected [n_tokens, (n_head + 2 n_kv_head) head_size]. About 10 operations and 8 bytes for each element:
 // limited by the bandwidth of the cache that holds the product's output.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/split_heads.cpp"

@@ -10,8 +10,8 @@ namespace {
 /// Returns when `value` is no longer `old`.
 template <typename T>
 void wait_while(const std::atomic<T>& value, T old) {
-  constexpr int kLooks = 200;   // some 10 µs
-  constexpr int kYields = 500;  // some 0.3 ms, unless another thread needs the processor
+  constexpr int kLooks = 200;   // about 10 µs
+  constexpr int kYields = 500;  // about 0.3 ms, unless another thread needs the processor
   for (int i = 0; i < kLooks + kYields; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     if (i < kLooks) {

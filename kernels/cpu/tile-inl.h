@@ -53,7 +53,7 @@ constexpr int kAccumulators = kAvx512 ? 24 : 12;
 template <bool kWidened>
 constexpr std::int64_t kFewRows = (kAvx512 && !kWidened ? 4 : 8) * kTileRows;
 
-/// The maximum rows of a tile of this width whose accumulators fit into registers.
+/// The maximum number of rows for a tile of this width: its accumulators must fit into registers.
 constexpr int most_rows(int columns) {
   return std::clamp(kAccumulators * kLanes / columns, columns == 16 ? kTileRows : 1, kTileRows);
 }

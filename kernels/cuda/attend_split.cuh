@@ -63,7 +63,7 @@ struct NextWeights {
     bytes[i] = is_aligned ? std::min(static_cast<std::int64_t>(weights.bytes()), most) / 16 * 16 : 0;
   }
 
-  /// Prefetches the pieces number `own`, `own + step` and so on of both ranges together.
+  /// Prefetches the pieces `own`, `own + step` and so on, numbered across both ranges.
   __device__ void prefetch(std::int64_t own, std::int64_t step) const {
     for (int i = 0; i < 2; ++i) {
       const std::int64_t pieces = divide_up<std::int64_t>(bytes[i], kPiece);
@@ -84,7 +84,7 @@ struct Share {
   int split, splits;  ///< a block with split ≥ splits has no keys
   int first, last;    ///< keys first .. last - 1
 
-  /// Head `h` of the block. Past the last head, it is the last one again.
+  /// Head `h` of the block. Past the last head, returns the last one again.
   __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
 };
 
@@ -133,8 +133,8 @@ template <int kHeads, typename Stored>
 __device__ __forceinline__ void prefetch_before_wait(const Heads<Stored>& heads, const NextWeights& next) {
   const Share share = share_of_block<kHeads, true>(heads);
   if (share.split < share.splits) {
-    // Only one block per head of keys prefetches, for the sequence's first token: its other tokens see the
-    // same keys.
+    // Of all blocks with the same share of keys, only one prefetches it: the block of the sequence's first
+    // token and the group's first heads.
     const int first_token = Sequences::number<true>(heads.sequences.offsets + share.sequence);
     if (share.token == first_token && share.first_head % heads.group() == 0)
       prefetch_keys(heads, share, Sequences::number<true>(heads.sequences.starts + share.sequence));
@@ -327,8 +327,8 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
   const float2 state = lane < splits ? states[lane] : make_float2(-INFINITY, 0.0f);
   const float shrinks_by = expf(state.x - warp_max(state.x));
   const float sum = warp_sum(shrinks_by * state.y);
-  for (int first = 0; first < size;
-       first += kSplitThreads) {  // all lanes of a warp take part in each exchange
+  // Every lane runs every iteration, because all lanes of a warp must take part in an exchange.
+  for (int first = 0; first < size; first += kSplitThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     float total = 0.0f;
 #pragma unroll 8

@@ -86,7 +86,8 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const float*
 }
 
 /// Sets the scores of unseen keys to -infinity: keys after the query's own position or before its window.
-/// `first_key` is the first key of the tile, and `position` the position of its first query.
+/// `first_key` is the first key of the tile of keys, and `position` the position of the first query of the
+/// tile of queries.
 template <typename Stored>
 __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
                                                  ThreadScores& scores) {

@@ -118,7 +118,8 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
 }
 
 /// Sets the scores of unseen keys to -infinity: keys after the query's own position or before its window.
-/// `first_key` is the first key of the tile, and `position` the position of its first query.
+/// `first_key` is the first key of the tile of keys, and `position` the position of the first query of the
+/// tile of queries.
 template <int kScores, typename Stored>
 __device__ __forceinline__ void hide_unseen_keys(const Heads<Stored>& heads, int first_key, int position,
                                                  float (&scores)[kScores][4]) {

@@ -69,7 +69,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                             out.data<void>()};
   const unsigned grid_heads = blocks(n_head);
 
-  // Only the GPU knows the lengths, so the choice depends on what the host knows.
+  // Only the GPU knows the lengths of the sequences, so the choice depends on the mean number of new tokens.
   if (n_tokens >= kManyQueries * batch.n_sequences() && size <= kLargestTiledHead) {
     if constexpr (sizeof(Stored) == 2) {
       if (has_tensor_cores_ && size % 16 == 0) {

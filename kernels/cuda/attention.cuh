@@ -24,7 +24,7 @@ struct Heads {
   int n_head, n_kv_head, size;
   int kept;  ///< elements from one position to the next: with scales, more than `size`
   Blocks blocks;
-  int window;   ///< the maximum positions that a query sees
+  int window;   ///< the maximum number of positions that a query sees
   float scale;  ///< 1 / sqrt(size)
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
@@ -54,7 +54,7 @@ struct Heads {
 /// The online softmax of one query (Milakov and Gimelshein 2018, section 3). A new largest score shrinks the
 /// sums so far by exp(largest before - largest now).
 struct OnlineSoftmax {
-  float largest = -INFINITY;  ///< score so far
+  float largest = -INFINITY;  ///< the largest score so far
   float sum = 0.0f;           ///< the sum of the weights so far, each exp(score - largest)
 
   /// The score that is subtracted from all scores: the largest one so far. Before a window's first key no

@@ -1,5 +1,5 @@
-// all_reduce, all_gather, send and receive: how GPUs of several ranks exchange tensors, with NCCL and not
-// through the host.
+// all_reduce, all_gather, send and receive: how GPUs of several ranks exchange tensors with NCCL, without the
+// host.
 //
 // NCCL also offers sums, but their order depends on the machine and may depend on the size. Here each rank
 // adds up the parts itself, in the order of the ranks, so the same ranks get the same bits however they are
@@ -26,8 +26,8 @@ namespace cuda {
 
 constexpr int kCollectiveThreads = 256;
 
-/// From this many numbers on, all_reduce uses the second way. 256 KiB take a GPU's link about as long as
-/// starting a call. This follows from data sheets and was not measured.
+/// From this many numbers on, all_reduce uses the second way: they are 256 KiB, which take a GPU's link about
+/// as long as starting a call. This follows from data sheets and was not measured.
 constexpr std::int64_t kSlicedFrom = 1 << 16;
 
 /// x = the sum of all parts, in the order of the ranks. They lie side by side in `parts`, except the part of

@@ -54,7 +54,7 @@ CublasLt::CublasLt(Device& device) {
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle), "cuBLAS was started");
   handle_.reset(handle);
-  // 32 MB, as NVIDIA recommends for its newest GPUs.
+  // 32 MiB, as NVIDIA recommends for its newest GPUs.
   workspace_ = device.allocate(DType::kFloat32, {std::int64_t{8} << 20});
 }
 

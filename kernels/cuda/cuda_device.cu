@@ -145,10 +145,10 @@ Tensor CudaDevice::allocate(DType dtype, const Shape& shape) {
   return Tensor(dtype, shape, std::shared_ptr<void>(memory, deleter(cudaFree)));
 }
 
-// CUDA may read the source of an asynchronous copy at any time until the copy is done. On most platforms it
-// reads ordinary memory before the call returns, but a GPU that shares the host's page tables need not (CUDA
-// Runtime API, "API synchronization behavior"). The caller may free or change its source at once, so the copy
-// reads from memory that only this device writes.
+// CUDA may read the source of an asynchronous copy at any time until the copy is done. Whether it reads
+// memory that is not page-locked before the call returns depends on the platform. A GPU that shares the
+// host's page tables need not do so (CUDA Runtime API, "API synchronization behavior"). The caller may free
+// or change its source at once, so the copy reads from memory that only this device writes.
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
   ++given_;

@@ -131,7 +131,7 @@ class CudaDevice final : public Device {
     if (running_) throw std::logic_error("a run contains a copy from or to the host");
   }
 
-  /// Waits for all operations. Reports their errors at the latest.
+  /// Waits for all operations, and throws their errors if no earlier call has done so.
   void wait();
 
   /// Call before memory is allocated or released, because CUDA then waits for all kernels. Kernels of a
@@ -213,8 +213,8 @@ class CudaDevice final : public Device {
   Tensor widened_;                   // 8-bit or 4-bit weights, widened for cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // the operations listed so far, while run() lists them
-  std::map<cuda::OperationList, Graph>
-      recordings_;  // recordings of work that run() has run; from the second time on, a graph
+  // The work that run() has run; from the second time on, with its graph.
+  std::map<cuda::OperationList, Graph> recordings_;
 };
 
 }  // namespace staircase

@@ -55,7 +55,7 @@ __device__ __forceinline__ void begin_after_previous() {
 
 // ── Memory ──
 
-/// kCount neighbouring elements, loaded and stored together: up to 16 bytes in one instruction, its maximum.
+/// kCount neighbouring elements, loaded and stored together. One instruction moves at most 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
   T values[kCount];
@@ -309,7 +309,7 @@ struct Sequences {
 /// Where keys and values are stored, [n_blocks, n_kv_head, size, head_size] (KeysValues).
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
-  int most;                   ///< maximum blocks of a row
+  int most;                   ///< the maximum number of blocks of a row
   int size;                   ///< positions per block
   int count;                  ///< the number of all blocks
 

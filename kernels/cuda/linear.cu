@@ -19,7 +19,7 @@
 //
 // The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
 // 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane multiplies at most eight
-// inputs at a time, but for two outputs in 8 bits and for four in 4 bits. It then reads 16 bytes of weights
+// inputs at a time, and computes two outputs in 8 bits and four in 4 bits. It then reads 16 bytes of weights
 // per 32 bytes of x, as in 16 bits.
 //
 // Many rows (prefill) are limited by arithmetic. cuBLAS multiplies them, and adds the bias and the residual

@@ -90,7 +90,7 @@ __device__ __forceinline__ float raised_weight(const unsigned (&words)[4], int i
   }
 }
 
-/// A thread's part of the weights of one output: kLoads loads, with a distance of kLanes loads between them.
+/// A thread's part of the weights of one output: kLoads loads, spaced kLanes loads apart.
 template <typename Stored, int kLanes, int kLoads>
 struct OwnWeights {
   static constexpr int kInputs = kInputsOfLoad<Stored>;

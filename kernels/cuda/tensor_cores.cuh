@@ -48,8 +48,8 @@ __device__ __forceinline__ unsigned shared_address(const void* memory) {
 
 /// Loads four 8×8 matrices of 16-bit elements from shared memory. All lanes of the warp must call this
 /// together. Lane 8 m + r passes the address of row r of matrix m, 16 aligned bytes. A lane gets two
-/// neighbours of row `group` of each matrix or, if transposed, of column `group`. Transposing makes a `b`
-/// from a row-major matrix.
+/// neighbours of row `group` of each matrix or, if transposed, of column `group`. Transposing turns a
+/// row-major matrix into a `b`.
 template <bool kTransposed>
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* row) {
 #if __CUDA_ARCH__ >= 800
@@ -90,7 +90,7 @@ __device__ __forceinline__ void cp_async_wait_group() {
 #endif
 }
 
-/// 2^x, with an error of some 2 units in the last place; below 2^-126 it is 0.
+/// 2^x, with an error of about 2 units in the last place; below 2^-126 it is 0.
 __device__ __forceinline__ float ex2_approx_ftz(float x) {
   float power = 0.0f;
 #if __CUDA_ARCH__ >= 800

@@ -1,8 +1,8 @@
 // The layout of weights in GPU memory: one row per output, so a warp reads its weights in order.
 //
-// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then stores first all values, [out, groups,
-// bytes of a group], and then all scales, [out, groups]. Zeros pad each row to whole groups, so every row
-// begins at a multiple of 16 bytes.
+// In 8 and 4 bits, neighbouring inputs share a scale. A matrix first stores all values, [out, groups, bytes
+// of a group], then all scales, [out, groups]. Zeros pad each row to whole groups, so every row begins at a
+// multiple of 16 bytes.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"

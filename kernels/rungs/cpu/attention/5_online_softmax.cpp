@@ -1,5 +1,5 @@
 // One pass instead of three: 64 scores at a time become weights relative to the largest score so far, and
-// their values are added at once. If a larger score comes later, the sums shrink. The list of all scores is
+// their values are added immediately. If a later score is larger, the sums shrink. The list of all scores is
 // gone, so a sequence of any length needs only the memory of one block.
 #include "kernels/rungs/cpu/attention/cache.h"
 #include "kernels/rungs/cpu/attention/online_softmax.h"

@@ -1,5 +1,5 @@
-// The ladder of attention for one new token: each query head sees all positions of its keys. Each rung is a
-// file.
+// The ladder of attention for one new token: each query head sees all positions of its keys. There is one
+// file per rung.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// x is also rounded to 8 bits. Then VPDPBUSD multiplies 64 pairs of bytes at once, and adds each four
-// neighbours to a sum of 32 bits. Only one sum per group is converted to a float. That is why four inputs of
-// a column lie together.
+// x is also rounded to 8 bits. Then VPDPBUSD multiplies 64 pairs of bytes at once, and adds every four
+// neighbouring products to a sum of 32 bits. Only one sum per group is converted to a float. That is why four
+// inputs of a column lie together.
 //
 // One operand of the instruction is unsigned, so W is stored as whole + 128, and Σ x · 128 must be
 // subtracted. This number is the same for all columns, so all sums start at -Σ x · 128.

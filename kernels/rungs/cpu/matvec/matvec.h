@@ -1,4 +1,4 @@
-// The ladder of y [n_out] = x [n_in] · W [n_in, n_out]. Each rung is a file.
+// The ladder of y [n_out] = x [n_in] · W [n_in, n_out], one file per rung.
 #pragma once
 
 #include "kernels/rungs/cpu/rung.h"

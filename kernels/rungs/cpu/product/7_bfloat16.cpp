@@ -1,4 +1,4 @@
-// VDPBF16PS multiplies 32 pairs of bfloat16 numbers and adds each two neighbouring products to a sum: twice
+// VDPBF16PS multiplies 32 pairs of bfloat16 numbers and adds every two neighbouring products to a sum: twice
 // the multiply-adds of an instruction on floats. So two inputs of a column lie together in a panel, and x is
 // rounded first.
 #include <cstring>

@@ -1,4 +1,4 @@
-// The ladder of y [rows, n_out] = x [rows, n_in] · W [n_in, n_out] for many rows. Each rung is a file.
+// The ladder of y [rows, n_out] = x [rows, n_in] · W [n_in, n_out] for many rows, one file per rung.
 #pragma once
 
 #include "kernels/rungs/cpu/rung.h"

@@ -1,5 +1,5 @@
-// The ladder of attention for one token on a GPU. Each rung is a file. For each head, out = softmax(q Kᵀ /
-// √d) V over all positions of the sequence (Vaswani et al. 2017, section 3.2.1).
+// The ladder of attention for one token on a GPU, one file per rung. For each head, out = softmax(q Kᵀ / √d)
+// V over all positions of the sequence (Vaswani et al. 2017, section 3.2.1).
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 
 namespace staircase::rungs::gpu_attention {
 
-/// How many positions a block computes: whole pieces, at least enough that no more than kMostSplits blocks
+/// How many positions a block computes: whole pieces, and enough of them that at most kMostSplits blocks
 /// share a head of keys.
 inline int share_of(const Attention& a) {
   return divide_up(divide_up(a.positions, kMostSplits), kThreads) * kThreads;

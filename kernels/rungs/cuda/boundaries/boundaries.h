@@ -1,4 +1,4 @@
-// The ladder of the boundaries between kernels. Each rung is a file. A token passes through a chain of
+// The ladder of the boundaries between kernels, one file per rung. A token passes through a chain of
 // products, like the layers of a model: x becomes W x, once for each matrix, and each product needs the whole
 // previous result.
 #pragma once

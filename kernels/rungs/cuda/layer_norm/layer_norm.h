@@ -1,5 +1,5 @@
-// The ladder of the layer norm on a GPU. Each rung is a file. y = (x - mean) / √(variance + ε) · weight +
-// bias, for each row (Ba et al. 2016, section 3).
+// The ladder of the layer norm on a GPU, one file per rung: y = (x - mean) / √(variance + ε) · weight + bias,
+// for each row (Ba et al. 2016, section 3).
 #pragma once
 
 #include <span>

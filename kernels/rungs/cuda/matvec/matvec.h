@@ -1,4 +1,4 @@
-// The ladder of y [n_out] = W [n_out, n_in] x [n_in] on a GPU, the product of decoding. Each rung is a file.
+// The ladder of y [n_out] = W [n_out, n_in] x [n_in] on a GPU, the product of decoding: one file per rung.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ namespace staircase::rungs::gpu_matvec {
 
 class Prepared {
  public:
-  /// Copies w [n_out, n_in] and x [n_in] from the host, W in the type that the rung reads. Throws if the GPU
-  /// fails.
+  /// Copies w [n_out, n_in] and x [n_in] from the host, and stores w in the type that the rung reads. Throws
+  /// if the GPU fails.
   Prepared(const MatvecRung& rung, int n_in, int n_out, const float* w, const float* x) : rung_(rung) {
     const int stride = divide_up(n_in, kGroup) * kGroup;
     const auto places = static_cast<std::size_t>(stride), rows = static_cast<std::size_t>(n_out);

@@ -11,8 +11,8 @@ namespace staircase::rungs::gpu_product {
 
 class Prepared {
  public:
-  /// Copies x [rows, n_in] and w [n_out, n_in] from the host, W in the type that the rung reads. Throws if
-  /// the GPU fails.
+  /// Copies x [rows, n_in] and w [n_out, n_in] from the host, and stores w in the type that the rung reads.
+  /// Throws if the GPU fails.
   Prepared(const ProductRung& rung, int rows, int n_in, int n_out, const float* w, const float* x)
       : rung_(rung) {
     p_.rows = rows;

@@ -1,4 +1,4 @@
-// The ladder of y [rows, n_out] = x [rows, n_in] Wᵀ on a GPU, the product of prefill. Each rung is a file.
+// The ladder of y [rows, n_out] = x [rows, n_in] Wᵀ on a GPU, the product of prefill: one file per rung.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The ladder of the softmax on a GPU. Each rung is a file. y = exp(x - largest) / Σ exp(x - largest), for
-// each row.
+// The ladder of the softmax on a GPU, one file per rung: y = exp(x - largest) / Σ exp(x - largest), for each
+// row.
 #pragma once
 
 #include <span>
