@@ -260,7 +260,7 @@ function drawBeams(search, length, vocabulary, which, table) {
     ...before.filter((node) => !levels[length].some(({ parent }) => parent === node)).map((node) => row("driven out", node, "no continuation is among the best")),
   ];
   return makeElement("div", { className: "beams" }, say(caption), ...(wrong && isLast ? [say(wrong)] : []),
-    ...(search.doubtful.has(length) ? [say("The program continued other texts than these sums say, so it is not known which texts ended in this step.")] : []),
+    ...(search.doubtful.has(length) ? [say("The program continued other texts than these sums predict, so it is not known which texts ended in this step.")] : []),
     scrolling(picture, "picture of the beams"),
     say("Below each token is the sum of the log-probabilities up to it. × marks a text that others drove out. ■ marks a text that has ended, with its score, which is sum / length^penalty. A thick line leads to a text that is shown."),
     table("The same as a table: the texts that grow, that have ended, and that were driven out in this step", ["text", "its end", "sum", "score", "state"], rows));

@@ -50,7 +50,7 @@ class BlockPasses {
   }
 }
 
-/// Draws the pool after a pass as a grid, and the blocks of each row as a table. `batch` knows the text of each row.
+/// Draws the pool after a pass as a grid, and the blocks of each row as a table. `batch` has the text of each row.
 function drawBlocks(known, pass, batch, which, table) {
   const { pool, size, rows, before } = known.passes[pass], users = known.users(pass);
   const textOf = (row) => known.textOf(pass, row, batch) ?? "?";

@@ -156,7 +156,7 @@
   told.setAttribute("role", "status");
   const forget = make("button", { type: "button", hidden: true }, "Use the embedded model");
 
-  /// Returns the command lines with the reader's model and its type or, without an argument, without a model and type.
+  /// Rewrites the command lines to use the reader's model and its type or, without an argument, no model and type.
   function rewrite(model) {
     let lines = line.value;
     const set = (option, value) => { lines = withOption(lines, option, value); };

@@ -41,7 +41,7 @@ function shellWords(line) {
       end();
       first ||= sign === "\n";
     } else if (sign === "\\" && line[at + 1] === "\n") {
-      ++at; // the line goes on
+      ++at; // the line continues
     } else if (!word && sign === "#") {
       while (at + 1 < line.length && line[at + 1] !== "\n") ++at;
     } else if (!word && /^2>&1(?!\S)/.test(line.slice(at, at + 5))) {

@@ -209,7 +209,7 @@ function stepViews(place) {
     blocksShown = pool.passes.length;
   }
 
-  /// The logits from which a token was chosen that follows `length` tokens: those of the last pass at this position.
+  /// The logits from which the token after `length` tokens was chosen: those of the last pass at this position.
   function logitsBehind(length, row) {
     const found = (passes.at(-1)?.logits ?? []).filter((one) => row === undefined || one.row === row), fitting = found.filter(({ position }) => position + 1 === length);
     const one = fitting.find(({ used }) => !used) ?? fitting.at(-1) ?? found.find(({ used }) => !used) ?? found.at(-1);

@@ -1,8 +1,8 @@
 // Runs one step once. It receives a message {step, glue, models, arguments, input, talks, files, inputs, disk}, and
-// replies with {output}, {event}, {status, memory} or {error}. `models` is the version of the models. A program that
-// `talks` reads its input as from a terminal. `files` holds, by name, files that need not be loaded. `inputs` are the
-// files of the repository that a command may name; `disk` holds the files of the reader's own model. --trace /trace
-// sends events. Ending this worker releases its memory.
+// replies with {state}, {note}, {output}, {event}, {status, memory} and {error}. `models` is the version of the models.
+// A program that `talks` reads its input as from a terminal. `files` holds, by name, files that need not be loaded.
+// `inputs` are the files of the repository that a command may name; `disk` holds the files of the reader's own model.
+// --trace /trace sends events. Ending this worker releases its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
@@ -10,7 +10,7 @@ const MODELS = ["tales-6m", "tales-1m"];
 const NAMED_MODELS = ["tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m",
   "tales-window-1m", "tales-moe-1m", "tales-gemma-1m"];
 const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
-const PATIENCE = 30; // milliseconds for which output waits for more output
+const PATIENCE = 30; // milliseconds that output may wait for more output
 
 let files = {};
 let kept; // the name of the browser's storage for models, which all pages share

@@ -144,7 +144,7 @@ class Terminal(Browser):
         self.assertEqual([url for url in asked if not url.startswith((served_site.ADDRESS, "data:", "blob:"))], [])
 
     def test_what_a_browser_lacks_is_said(self):
-        for code, words in {"delete window.Worker": "no workers",
+        for code, words in {"delete window.Worker": "workers, which this browser lacks",
                             "WebAssembly.validate = (code) => code.length !== 31": "WebAssembly with vectors",
                             "WebAssembly.validate = (code) => code.length !== 28": "WebAssembly with vectors and exceptions",
                             "delete window.WebAssembly": "WebAssembly"}.items():
