@@ -2,10 +2,10 @@
 // chosen.
 //
 // These products are memory-bound: full bandwidth takes 22 KB in flight on each multiprocessor of an H200
-// (matvec.cuh). For one product several forms reach that. They differ in how many threads share an output,
-// and so in how evenly the outputs fill the multiprocessors. Only a measurement shows the fastest. Without
-// one, a product gets the first form that has room for it; the lists begin with forms in which fewer threads
-// share an output. The numbers here follow from Little's law and are not measured.
+// (matvec.cuh). Several forms reach that for the same product. They differ in how many threads share an
+// output, and so in how evenly the outputs fill the multiprocessors. Only a measurement shows the fastest.
+// Without one, a product gets the first form that has room for it; the lists begin with forms in which fewer
+// threads share an output. The numbers here follow from Little's law and are not measured.
 //
 // `tools/gpu-check --tune` measures every form on a card and writes a table, which programs pass to the
 // device (common/program/tuning_file.h). No table makes a result wrong. It only changes the order in which

@@ -48,7 +48,7 @@ function copy(FS, from, to) {
 
 async function main() {
   const program = await require(file)({
-    wasmBinary: fs.readFileSync(file.replace(/\.js$/, ".wasm")), // the JavaScript of older emscriptens would try to fetch this file
+    wasmBinary: fs.readFileSync(file.replace(/\.js$/, ".wasm")), // the JavaScript of an older emscripten would try to fetch this file
     thisProgram: path.basename(file, ".js"),
     quit: (_, end) => { throw end; }, // otherwise this process would end before all output is written
     preRun: [({ FS, ENV }) => {

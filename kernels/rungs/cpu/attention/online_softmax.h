@@ -52,7 +52,7 @@ class OnlineSoftmax {
   }
 
  private:
-  /// Adds the values' features from `f` on, whose sums stay in registers. Reading columns is fast, because
+  /// Adds the values' features from `f` on, with their sums in registers. Reading columns is fast, because
   /// the block is in the cache.
   template <int kTogether, typename T>
   void add_values(const float* weights, const T* values, std::int64_t count, std::int64_t f) {
