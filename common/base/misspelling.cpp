@@ -36,7 +36,7 @@ std::optional<std::size_t> wrong_letters(const std::string& name, const std::str
   };
   const std::string one = plain(name), other = plain(known);
   if (one == other) return 0;
-  // The words differ in at least as many letters as one is longer than the other.
+  // The distance is never smaller than the difference in length.
   if (one.size() < 4 || one.size() > other.size() + 2 || other.size() > one.size() + 2) return {};
   const std::size_t wrong = distance(one, other);
   return wrong <= (other.size() < 8 ? 1 : 2) ? std::optional(wrong) : std::nullopt;
