@@ -21,8 +21,8 @@ inline int pool_size(const PagedOptions& paged, const Model& model, int slots) {
 }
 
 /// Other texts find full blocks, but the last block of a text is rarely full. If the row were lost, the next
-/// turn of a conversation would recompute up to kBlockSize - 1 known tokens, half of a typical question. Step
-/// 94 teaches this for one conversation.
+/// turn of a conversation would recompute up to kBlockSize - 1 known tokens, half the length of a typical
+/// question. Step 94 teaches this for one conversation.
 class EndedTexts : public PagedEngine {
  public:
   static constexpr int kMaxKept = 256;

@@ -52,8 +52,8 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
   return window.last(std::min<std::size_t>(options.refill.value_or(window.size()), window.size()));
 }
 
-/// The tokens to feed next: those that the text's cache row lacks. Beyond the context, `make_room` chooses
-/// them, given the newest token, or the whole window if the row is empty.
+/// The tokens to feed next: those that the text's cache row lacks. Once the text exceeds the context,
+/// `make_room` chooses them, given the newest token, or the whole window if the row is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, KvCache& cache, int row,
                                            const OverflowOptions& options) {
   if (std::ssize(text) > context) {
