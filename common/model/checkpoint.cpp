@@ -22,7 +22,7 @@ using nlohmann::json;
 
 namespace {
 
-/// The type of a safetensors file by its name, or nullptr if it cannot be read. GGUF has the same three
+/// The type that a safetensors file calls `dtype`, or nullptr if it cannot be read. GGUF has the same three
 /// types.
 const GgufType* safetensors_type(std::string_view dtype) {
   const bool readable = dtype == "F32" || dtype == "F16" || dtype == "BF16";
@@ -62,7 +62,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
 /// to pay for threads.
 void in_shares(std::int64_t count, std::int64_t numbers,
                const std::function<void(std::int64_t, std::int64_t)>& work) {
-  constexpr std::int64_t kFew = 1 << 16;  // a thread costs as much as some ten thousand numbers
+  constexpr std::int64_t kFew = 1 << 16;  // starting a thread costs as much as some ten thousand numbers
   const std::int64_t shares =
       std::clamp<std::int64_t>(numbers / kFew, 1, std::min<std::int64_t>(count, platform::processors()));
   std::vector<std::future<void>> others;

@@ -63,8 +63,8 @@ class Logits {
   /// All logits, on the host.
   operator std::span<const float>() const { return read(true); }
 
-  /// All logits, on the host, for a reader that usually needs only the largest, so the next pass does not
-  /// copy all at once.
+  /// All logits, on the host, for a reader that usually needs only the largest. So the next pass does not
+  /// copy all of them in advance.
   std::span<const float> read_once() const { return read(false); }
 
   /// The token with the largest logit of one row; among equal logits, the lowest id. Reads no other logit

@@ -64,7 +64,7 @@ bool has_room(KvCache& cache, std::size_t rows, const ModelConfig& config) {
 }
 
 /// Lets the devices exchange data between ranks directly if all of them can. Otherwise the host exchanges it,
-/// but only if ranks hold whole blocks: results inside a matrix depend on the kind of device.
+/// but only if ranks hold whole blocks: the results of a split matrix depend on the kind of device.
 void join_devices(Device& device, Ranks& ranks, Split split) {
   const bool joins = device.can_join();
   const auto other = ranks.first_mismatch(joins ? 1 : 0);
