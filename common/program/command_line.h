@@ -38,8 +38,9 @@ class CommandLine : public OptionSink {
   void make_negatable(const std::string& name);
 
   /// Parses the arguments and sets the options' variables. Returns the help if it was requested. Throws
-  /// UsageError with one sentence for an unknown argument and for a value outside its range. Calls
-  /// `set_defaults` once all values are set; it may call set_default.
+  /// UsageError with one sentence for an unknown argument, for a value outside its range, and for values that
+  /// break a rule. Calls `set_defaults` once all values are set, before the rules apply; it may call
+  /// set_default.
   std::optional<std::string> parse(int argc, char** argv, const std::function<void()>& set_defaults = {});
 
   /// Sets another default for an option, from a text as a person would type it; the help shows the new

@@ -7,7 +7,7 @@
 
 namespace staircase {
 
-/// One input of a person.
+/// The text that a person entered at one prompt.
 struct Entry {
   std::string text;
   bool pasted = false;  ///< whether the input begins with pasted text

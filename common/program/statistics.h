@@ -20,7 +20,7 @@ struct Statistics {
   double decode_ms = 0.0;   ///< from that first token to the last token of a batch; sum over all batches
   double row_ms = 0.0;      ///< from the first to the last token of a sequence; sum over all sequences
   int decode_tokens = 0;    ///< new tokens, except the first of each sequence, which ends a prefill
-  std::optional<double> throughput = {};  ///< tokens/s of a service, which never only decodes
+  std::optional<double> throughput = {};  ///< tokens/s of a service, whose prefills and decoding overlap
   std::size_t weight_bytes = 0;
   std::size_t activation_bytes = 0;  ///< memory for intermediate results
   CacheUse cache = {};               ///< the most bytes held at one time; bytes allocated and copied in total
@@ -32,7 +32,7 @@ struct Statistics {
   }
 };
 
-/// The estimate as one line of text.
+/// The statistics as one line of text.
 std::string to_string(const Statistics& statistics);
 
 }  // namespace staircase

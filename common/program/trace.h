@@ -23,7 +23,7 @@ AttentionHead traced_head(const std::string& text, const ModelConfig& config, co
 /// Every function throws Error if the file cannot be written or extended.
 class TraceFile {
  public:
-  /// Throws Error if the file exists and is not a trace.
+  /// Also throws Error if the file exists and is not a trace.
   explicit TraceFile(const std::string& file);
 
   /// Writes the first line: the options with their values, the model, its vocabulary and the prompts.
