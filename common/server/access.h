@@ -26,7 +26,7 @@ class Access {
   /// Throws Error for a key file that cannot be read or has no key.
   explicit Access(const AccessOptions& options);
 
-  /// Call this if only this machine can reach the server: names are then checked without --allowed-host.
+  /// Call this if only this machine can reach the server: it then checks names even without --allowed-host.
   void serve_locally() { checks_host_ = true; }
 
   /// Prevents "DNS rebinding": another site points its name here, so a browser takes this server for the same

@@ -17,8 +17,8 @@ class CacheFile {
   explicit CacheFile(OptionSink& sink);
 
   /// Restores the texts in the file, oldest first, as far as there is room. Does nothing without the option.
-  /// The engine and its cache must outlive this object. Throws Error for a file that is not of this model,
-  /// and UsageError if the engine keeps no texts or holds only a part of the model.
+  /// The engine and its cache must outlive this object. Throws Error for a file that does not belong to
+  /// this model, and UsageError if the engine keeps no texts or the model is split between ranks.
   void restore(Model& model, EndedTexts& engine, WindowedKvCache& cache);
 
   /// Writes the ended texts. A block that several texts share is written once, or once per text in layers

@@ -20,7 +20,7 @@ namespace staircase {
 struct CallForm {
   static constexpr char kOfId = '\0';  ///< in these texts, any letter or digit of a call's id
 
-  std::string marker = {};  ///< the beginning of `begin`: a text that contains it calls
+  std::string marker = {};  ///< the beginning of `begin`; a text with it calls a function
   bool is_whole_text =
       false;  ///< whether the marker counts only at the start of the text, not after other text
   std::string begin = {}, middle = {}, end = {};

@@ -245,7 +245,7 @@ void CompletionRequest::read_bias(const ServedModel& model) {
 std::vector<int> CompletionRequest::texts_by_prompt() const {
   std::vector<int> numbers(static_cast<std::size_t>(texts()));
   std::iota(numbers.begin(), numbers.end(), 0);
-  // Sorts each text to the first text with an equal prompt; equal ones keep their order.
+  // Moves each text next to the first one with an equal prompt; these keep their order.
   std::map<std::vector<int>, int> first;
   for (const int number : numbers) first.try_emplace(prompt(number), number);
   std::ranges::stable_sort(numbers, {}, [&](int number) { return first.at(prompt(number)); });

@@ -38,7 +38,7 @@ struct ServedModel {
   const Tokenizer* tokenizer;
   int n_positions, vocab_size;
   EndTokens ends;
-  std::size_t most_bytes;  ///< of a text that fits, if all tokens are of the longest kind
+  std::size_t most_bytes;  ///< the longest text that fits: all its tokens are of the longest kind
   /// Default keys of a chat and JSON values, such as ("temperature", "0.7"); its body overrides them.
   std::vector<std::pair<std::string, std::string>> chat_defaults = {};
   bool searches = false;  ///< whether requests may use beam search
@@ -71,7 +71,7 @@ class CompletionRequest : public OptionSink {
 
   int adapter = kNoAdapter;    ///< index of the model's adapter for all texts
   int n = 1;                   ///< texts per prompt that the client gets
-  int best_of = 1;             ///< texts generated per prompt; the client gets the best n
+  int best_of = 1;             ///< texts generated per prompt, at least n; the client gets the best n
   bool votes = false;          ///< whether the most frequent answer is the best, not the most likely
   bool stream = false;         ///< whether the answer is sent in parts
   bool include_usage = false;  ///< whether the last part of a stream counts the tokens

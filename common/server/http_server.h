@@ -13,7 +13,7 @@ namespace staircase {
 /// All addresses of a host, because clients may try any of them first. Throws Error if there is none.
 std::vector<std::string> addresses_of(const std::string& host);
 
-/// Serves all connections in one thread, because none of them ever blocks it: a stream costs no thread.
+/// Serves all connections in one thread, since none of them ever blocks it: a stream costs memory, no thread.
 class HttpServer {
  public:
   /// Called in the server thread; may answer then or later.

@@ -22,7 +22,7 @@ struct BodyKeys {
   /// Keys that are not implemented but would change the answer, with the value that changes nothing. null:
   /// every value changes something.
   std::map<std::string, nlohmann::json> refused;
-  std::size_t most;  ///< maximum keys in the whole body, inner objects included
+  std::size_t most;  ///< maximum number of keys in the whole body, including inner objects
 };
 
 /// The keys that no part of this server implements.

@@ -37,7 +37,7 @@ HttpError refusal(const error_code& error, const HttpLimits& limits) {
   return bad_request(error.message());
 }
 
-/// Whether `host` is valid: a name or an address, and perhaps a port (RFC 3986, section 3.2).
+/// Whether `host` is valid: a name or an address, optionally with a port (RFC 3986, section 3.2).
 bool is_host(std::string_view host) {
   return std::ranges::all_of(host, [](unsigned char byte) {
     return std::isalnum(byte) ||
