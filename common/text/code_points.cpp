@@ -34,7 +34,7 @@ std::optional<char32_t> take_code_point(std::string_view& text) {
   while (length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) ++length;
   const Utf8Run run = first_utf8_run(text.substr(0, length));
   if (!run.valid || run.length != length) return std::nullopt;
-  // The first of n bytes begins with n + 1 bits that encode n; the bits after them belong to the character.
+  // The first of n > 1 bytes begins with n + 1 bits that encode n; the other bits belong to the character.
   char32_t c = static_cast<unsigned char>(text[0]) & (length == 1 ? 0x7F : 0xFF >> (length + 1));
   for (std::size_t i = 1; i < length; ++i) c = c << 6 | (static_cast<unsigned char>(text[i]) & 0x3F);
   text.remove_prefix(length);

@@ -17,7 +17,7 @@ struct AddedToken {
   int id = 0;
   std::string content;       ///< its plain text, not in an alphabet
   bool special = false;      ///< such as <|im_end|>: in a person's text it is plain text
-  bool normalized = false;   ///< searched in the normalized text
+  bool normalized = false;   ///< found in the normalized text
   bool single_word = false;  ///< found only if no letter, digit or underscore is next to it
   bool lstrip = false;       ///< absorbs the white space before it
   bool rstrip = false;       ///< absorbs the white space after it
@@ -68,7 +68,7 @@ struct TokenizerDescription {
   std::vector<Normalization> normalizations;
   std::vector<Cut> cuts;
   SpaceBefore space_before = SpaceBefore::kNothing;
-  bool marks_spaces = false;       ///< spaces become kSpaceMark once added tokens were found
+  bool marks_spaces = false;       ///< spaces become kSpaceMark once added tokens have been found
   bool drops_first_space = false;  ///< decoding removes the space that encoding put in front
 
   std::optional<int> begin;  ///< the begin-of-text token, if a text must begin with it

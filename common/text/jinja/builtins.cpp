@@ -1013,7 +1013,7 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Budget& bu
 Value apply_filter(const std::string& name, const Value& input, Arguments arguments, Budget& budget) {
   budget.spend_steps();
   const std::string& known = usual_name(name);
-  // As in Jinja, these filters skip values that count as false, including none.
+  // As in Jinja, these filters treat an input that counts as false, such as none, as empty.
   const auto all = [&] { return is_true(input) ? elements(input, budget) : Values(); };
   if (known == "map") return mapped(all(), std::move(arguments), budget);
   if (known == "select" || known == "reject" || known == "selectattr" || known == "rejectattr") {
