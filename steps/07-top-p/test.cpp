@@ -124,7 +124,7 @@ TEST_CASE("top-p equals a full sort") {
     const Naive naive(raw);
     int wrong = 0;
     for (int i = 0; i < kind.values; ++i) {
-      const float high = i % 4 == 0 ? 0.1f : 1.0f;  // some of them in the last tenth
+      const float high = i % 4 == 0 ? 0.1f : 1.0f;  // every fourth p is above 0.9
       const float p = 1.0f - high * (static_cast<float>(generator() % 100'000) + 10.0f) / 100'010.0f;
       std::vector<float> logits = raw;
       keep_top_p(logits, p);

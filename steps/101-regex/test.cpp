@@ -31,8 +31,7 @@ std::vector<int> offered(const Regex& regex, std::span<const int> text) {
   return kept;
 }
 
-/// The tokens after a prompt, the most likely ones that the pattern allows, and how many are offered each
-/// time.
+/// The most likely tokens that the pattern allows after a prompt, and how many tokens it allows each time.
 struct Greedy {
   std::vector<int> ids, offered;
 };

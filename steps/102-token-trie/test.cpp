@@ -17,7 +17,7 @@ const EndTokens& ends() {
   return tales().config().end_tokens;
 }
 
-/// A regular expression that counts the bytes which it is asked about.
+/// A regular expression that counts the bytes it is asked about.
 struct Counted {
   using States = Regex::States;
 

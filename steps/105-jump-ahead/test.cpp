@@ -70,7 +70,7 @@ TEST_CASE("the forced text is what all texts that go on have in common") {
   std::mt19937 random(1);
   int forced = 0;
   for (int i = 0; i < 60; ++i) {
-    // Slots of one to three words, which may begin alike, be one another's beginning, or be empty.
+    // Slots of one to three words. A word may be empty or be a prefix of another one.
     Texts texts{""};
     std::string rules = "root ::=";
     for (auto slots = 1 + random() % 4; slots > 0; --slots) {

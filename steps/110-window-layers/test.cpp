@@ -109,7 +109,7 @@ TEST_CASE("a layer with a window has room for it and for the new tokens, and any
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Model model = window_model(dtype);
     const std::size_t position = 2u * model.config().key_width() * size_of(dtype);  // in one layer
-    const std::size_t ring = 64 + 63 + 1;                                           // up to whole blocks
+    const std::size_t ring = 64 + 63 + 1;                                           // in whole blocks
     const std::size_t table = 32 * sizeof(std::int32_t);
     CHECK(RingKvCache(model).use().bytes == (3 * ring + 512) * position + 3 * table);
     CHECK(RingKvCache(model, 5).use().bytes == 5 * ((3 * ring + 512) * position + 3 * table));
@@ -161,7 +161,7 @@ TEST_CASE("the prompt goes through the model in passes of at most 64 tokens") {
   RingKvCache cache(model);
   std::mt19937 generator(1);
   continued(model, random_tokens(generator, 200), exactly(3), cache);
-  CHECK(counts == std::vector<std::size_t>{64, 64, 8, 64, 1, 1});  // the last of the prompt has 64
+  CHECK(counts == std::vector<std::size_t>{64, 64, 8, 64, 1, 1});  // the prompt's last pass has 64
 }
 
 TEST_CASE("going back by up to 64 tokens keeps the row, and further back it is computed again") {

@@ -45,7 +45,7 @@ TEST_CASE("the shares of the chosen experts sum to 1, and the others' scores do 
 }
 
 TEST_CASE("the logits after a text are those that transformers computes") {
-  PlainModel plain(reference_model("qwen3-moe"));  // whose second block has one MLP
+  PlainModel plain(reference_model("qwen3-moe"));  // its second block has one MLP
   CHECK(difference_from_reference("qwen3-moe", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 

@@ -242,7 +242,7 @@ TEST_CASE("each part of a prompt is reported with what was cached before it, and
   options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
   for (const int number : {1, 2}) scheduler.submit(number, {1, 2, 3, 4, 5}, options);
   while (!scheduler.idle()) scheduler.pass();
-  // The second prompt gets what the first one leaves of its last chunk.
+  // The second prompt gets the rest of the chunk that the first one ends in.
   CHECK(parts == std::map<int, std::vector<int>>{{1, {0, 2, 4}}, {2, {0, 1, 3}}});
 }
 

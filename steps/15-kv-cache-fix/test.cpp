@@ -177,8 +177,8 @@ TEST_CASE("recomputing gives the 600 tokens of Hugging Face's model on the slidi
     got_gaps.push_back(std::log(static_cast<double>(first) / static_cast<double>(second)));
   });
   CHECK(first_difference(got, want, gaps) == "");
-  // The text ends in a loop of six tokens, which a window of another size would have, too. So also compare
-  // how much more likely each token was than the second one, as long as the texts are the same.
+  // The text ends in a loop of six tokens, which a window of another size would also produce. So also compare
+  // how much more likely each token was than the second most likely one, as long as the texts are the same.
   const double allowed = tests_are_for_gpu() ? 1e-1 : 5e-3;
   for (std::size_t i = 0; i < gaps.size() && got[i] == want[i]; ++i) {
     CAPTURE(i);

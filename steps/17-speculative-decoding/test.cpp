@@ -175,7 +175,7 @@ TEST_CASE("each round accepts as many tokens as Hugging Face's models agree on")
     const std::vector<int> prompt = run["prompt_ids"];
     const Run got = speculated(tales(), draft(), prompt, {.stopping = {.max_new_tokens = 64}});
     CHECK(got.tokens == run["ids"].get<std::vector<int>>());
-    // If the text ends within a round, the reference drafts on, and this step does not.
+    // If the text ends within a round, the reference continues drafting, but this step does not.
     std::vector<int> want = run["accepted"];
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);

@@ -402,7 +402,7 @@ TEST_CASE("a draft model proposes as before: each round accepts what Hugging Fac
     const std::vector<int> prompt = run["prompt_ids"], want = run["accepted"];
     const Run got = speculated(tales(), drafter, prompt, {.stopping = {.max_new_tokens = 64}}, 4);
     CHECK(tokens_after(prompt.size(), got.generation.tokens) == run["ids"].get<std::vector<int>>());
-    // If the text ends within a round, the reference drafts on, and this step does not.
+    // If the text ends within a round, the reference continues drafting, but this step does not.
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);
   }
@@ -452,8 +452,8 @@ TEST_CASE("a draft model keeps the common prefix of a text and the last one") {
   drafter.propose(text, 3, {}, generator);
   CHECK(fed == std::vector<std::size_t>{3, 1, 1});
   fed.clear();
-  text.resize(4);                                   // one is accepted
-  text.push_back((text.back() + 1) % kVocabulary);  // and whatever this is, it was not in the cache
+  text.resize(4);                                   // one draft is accepted
+  text.push_back((text.back() + 1) % kVocabulary);  // a token that was not in the cache
   drafter.propose(text, 1, {}, generator);
   REQUIRE(fed.size() == 1);
   CHECK(fed[0] <= 2);
@@ -473,7 +473,7 @@ TEST_CASE("the program prints how well it went, and refuses impossible options")
   CHECK(json["stats"]["weight_bytes"] == tales().weight_bytes());
   CHECK(json["stats"]["cache_bytes"] == StaticKvCache(tales()).use().bytes);
   CHECK(contains(run.err, "drafted tokens accepted"));
-  // Longer matches are other matches.
+  // Another length of the match changes the drafts, but not the text.
   const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM,
                                         prompt + " --prompt-lookup-num-tokens 5 --max-matching-ngram-size 1");
   CHECK(longer.json()["sequences"] == json["sequences"]);

@@ -89,7 +89,7 @@ std::vector<int> first(std::vector<int> values, std::size_t count) {
 TEST_CASE("the number of drafted tokens grows by two when all are accepted, and shrinks by one otherwise") {
   CHECK(first(gammas(100, std::nullopt, 110), 7) == std::vector<int>{7, 9, 11, 13, 15, 16, 16});
   CHECK(first(gammas(0, std::nullopt, 20), 6) == std::vector<int>{4, 3, 2, 1, 1, 1});
-  // Four right ones: after 5 come 4, then 6, and from there down to 4 again.
+  // With four right drafts, the number falls from 5 to 4, rises to 6, and falls to 4 again.
   CHECK(first(gammas(4, std::nullopt, 60), 7) == std::vector<int>{4, 6, 5, 4, 6, 5, 4});
 }
 

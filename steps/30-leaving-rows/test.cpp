@@ -256,8 +256,8 @@ TEST_CASE("a cache can serve one batch after another") {
 }
 
 TEST_CASE("the program counts the bytes that moved") {
-  // "ending" of the reference leaves after 14 tokens, and the last row moves to its place with everything it
-  // has.
+  // The reference case "ending" leaves after 14 tokens, and the last row moves to its slot with all its
+  // positions.
   const std::string ending = reference("batch.json")["cases"].back()["prompt"];
   const auto stats = [&](int count) {
     const ProgramRun run =

@@ -34,7 +34,7 @@ std::vector<Continued> continued(Model& model, const Prompts& prompts, const Row
   return results;
 }
 
-/// "ending" of the reference stops early.
+/// The reference case "ending", which stops early.
 struct Ending {
   std::vector<int> prompt, ids;
   int length;

@@ -40,7 +40,7 @@ std::vector<Scored> plain_search(Model& model, const std::vector<int>& prompt, i
   return beams;
 }
 
-/// Empty if the beams are these texts with these sums, in this order; otherwise the first that is not.
+/// Empty if the beams are these texts with these sums, in this order; otherwise the first difference.
 std::string difference_from_sums(const std::vector<Beam>& beams, const std::vector<Scored>& want) {
   if (beams.size() != want.size()) return std::to_string(beams.size()) + " texts";
   for (std::size_t i = 0; i < want.size(); ++i) {

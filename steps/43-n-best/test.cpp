@@ -63,7 +63,7 @@ TEST_CASE("each prompt is continued by the requested number of texts of its sear
 }
 
 TEST_CASE("a search may return as many texts as it has beams, and one more is refused") {
-  // Without a model, options that are not refused end with status 1.
+  // The model is missing, so accepted options end with status 1.
   const auto status = [](int texts) {
     return run_program(STAIRCASE_STEP_PROGRAM,
                        fmt::format("--model /nonexistent --num-beams 3 --num-return-sequences {}", texts))

@@ -42,8 +42,8 @@ class BeamTree {
     }
   }
 
-  /// Draws the tree from a node on, a line between two forks: ■ and the score of a finished text, × and the
-  /// sum of one that others displaced. `first` starts the first line, `margin` the others.
+  /// Draws the tree from a node on, one line from fork to fork. A finished text ends with ■ and its score, a
+  /// displaced one with × and its sum. `first` starts the first line, `margin` the others.
   std::string text(const Tokenizer& tokenizer, int at = 0, std::string first = "",
                    const std::string& margin = "") const {
     std::string lines;
@@ -57,8 +57,8 @@ class BeamTree {
       lines += first + (at == 0 ? "prompt" : quoted(tokenizer.decode(tokens)));
       if (node.children.empty())
         return lines + fmt::format("  {} {:.4f}\n", node.best ? "■" : "×", node.best.value_or(node.sum));
-      // The best text goes straight on, or where it is not, the heavier branch, so the lines do not drift to
-      // the right.
+      // The branch with the best text continues straight down. Without it, the heaviest one does, so that
+      // lines do not drift to the right.
       at = *std::ranges::max_element(node.children, {}, [&](int child) {
         return std::pair(nodes_[child].best == nodes_[0].best, nodes_[child].weight);
       });
