@@ -68,7 +68,7 @@ class Checkpoint {
   /// All tensors by name.
   const std::map<std::string, CheckpointTensor, std::less<>>& tensors() const { return tensors_; }
 
-  /// The tensor of that name, or nullptr.
+  /// The tensor with this name, or nullptr.
   const CheckpointTensor* find(std::string_view name) const;
 
   /// Whether `read` can return this tensor.

@@ -1,6 +1,6 @@
 // Dequantizes the blocks of each type with a loop that follows the format's description: ggml-common.h and
 // ggml-quants.c in https://github.com/ggml-org/ggml. The block shares a scale d and an offset m; q are small
-// packed integers. Operations follow the order of the reference, so results are equal to the bit.
+// packed integers. Operations follow the order of the reference, so results are equal bit for bit.
 #include "common/model/gguf_types.h"
 
 #include <fmt/format.h>

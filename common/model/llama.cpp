@@ -379,7 +379,7 @@ class Llama : public Network {
       if (gemma) return gemma_norm(name, width, 1.0f, config.norm_epsilon / (scale * scale));
       return Norm{NormKind::kRms, weights.vector(name + ".weight", width), {}, config.norm_epsilon};
     };
-    // Gemma may scale scores by another number than 1 / sqrt(head_size). Its query norm contains the quotient
+    // Gemma may scale scores by a number other than 1 / sqrt(head_size). Its query norm contains the quotient
     // of the two.
     const double query_gain =
         gemma ? std::sqrt(config.head_size / settings.positive_or("query_pre_attn_scalar", kUsualHead)) : 1.0;

@@ -563,7 +563,7 @@ bool SchemaReader::exclude(const Schemas& one, const Schemas& other, int depth) 
   return false;
 }
 
-// ── What a schema may say ──
+// ── What a schema may contain ──
 
 void SchemaReader::check(const Json* schema) {
   if (!checked_.insert(schema).second) return;

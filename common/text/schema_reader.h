@@ -79,7 +79,7 @@ class SchemaReader {
   /// still matter, not anyOf and the like.
   std::vector<Schemas> alternatives(const Schemas& schemas);
 
-  // ── What schemas say together ──
+  // ── What schemas require together ──
 
   /// The JsonTypes that all schemas allow.
   int types_of(const Schemas& all) const;

@@ -234,7 +234,7 @@ TEST_CASE("two rows with one text in one pass do not read what is not there yet,
   for (const int row : {0, 1}) cache.append(row, 40);
   for (const int row : {0, 1}) cache.remember(row, text);
   CHECK(join(cache, 2, text) == 32);
-  cache.truncate(0, 0);  // those that can be found leave last and first
+  cache.truncate(0, 0);  // rows 0 and 2 share the known blocks
   cache.truncate(2, 0);
   CHECK(join(cache, 0, text) == 32);
   for (const int row : {0, 1}) cache.truncate(row, 0);

@@ -41,7 +41,7 @@ std::vector<WeightMatrix> matrices(const Model& model) {
   return found;
 }
 
-/// Empty if the learner's round trip of the weights in float32 equals the core's int8 weights, to the bit;
+/// Empty if the learner's round trip of the weights in float32 equals the core's int8 weights, bit for bit;
 /// otherwise the first weight that differs.
 std::string difference_from_core(const Model& exact, const Model& rounded) {
   const std::vector<WeightMatrix> want = matrices(rounded), weights = matrices(exact);

@@ -42,7 +42,7 @@ std::vector<WeightMatrix> matrices(const Model& model) {
   return found;
 }
 
-/// Empty if the learner's round trip of the weights in float32 equals the core's int4 weights, to the bit;
+/// Empty if the learner's round trip of the weights in float32 equals the core's int4 weights, bit for bit;
 /// otherwise the first weight that differs. The token embedding stays in int8 there.
 std::string difference_from_core(const Model& exact, const Model& rounded) {
   const std::vector<WeightMatrix> want = matrices(rounded), weights = matrices(exact);

@@ -408,7 +408,7 @@ Value integers(const std::string& sign, std::int64_t a, std::int64_t b) {
       return static_cast<double>(a) / static_cast<double>(b);
     }
     if (a == INT64_MIN && b == -1) throw Fault("makes an integer that is too large");
-    const bool down = a % b != 0 && (a < 0) != (b < 0);  // Python rounds down, C++ to zero
+    const bool down = a % b != 0 && (a < 0) != (b < 0);  // Python rounds down, C++ towards zero
     result = sign == "//" ? a / b - down : a % b + (down ? b : 0);
   }
   if (too_large) throw Fault("makes an integer that is too large");
