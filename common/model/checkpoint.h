@@ -84,8 +84,8 @@ class Checkpoint {
   /// read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
-  /// Returns some rows of a tensor, and of each row some columns, side by side. Reads only the blocks that
-  /// hold these numbers.
+  /// Returns some columns of some rows of a tensor, side by side. Reads only the blocks that hold these
+  /// numbers.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
                        std::span<const Slice> columns);
 

@@ -74,9 +74,9 @@ class TextConstraint {
   std::string fault_ = {};
 };
 
-/// Reads the constraint of a body; nothing if it has none. `body` is the text of `values`, which keeps
-/// the order of a schema's properties. Throws HttpError with the key that is wrong, or that cannot be
-/// combined with the constraint.
+/// Reads the constraint of a body; nothing if it has none. `body` is the text of `values`, which keeps the
+/// order of a schema's properties. Throws HttpError with the key that is wrong, or that cannot be combined
+/// with the constraint.
 std::shared_ptr<TextConstraint> read_constraint(JsonOptions& values, std::string_view body,
                                                 const ServedModel& model);
 
