@@ -68,8 +68,8 @@ class RowDraftModel : public RowDrafter {
     std::vector<int> text = {};  // the tokens in the cache, and possibly more
   };
 
-  /// Finds each row's place. Its cache row keeps the beginning that it shares with the row's text, except the
-  /// text's last token.
+  /// Finds each row's place. Its cache row keeps only the longest common prefix with the row's text, without
+  /// the text's last token.
   std::vector<int> find_places(std::span<const Row> rows) {
     const auto is_of = [](const Row& row) {
       return [&row](const Place& place) { return place.number == row.number; };

@@ -37,7 +37,8 @@ nlohmann::json read_body(std::string_view body, const BodyKeys& keys, std::size_
 void refuse_keys(const nlohmann::json& object, const std::map<std::string, nlohmann::json>& refused,
                  const std::string& name = "");
 
-/// Rejects a request with the errors of `work`, which reads this key of the body: status 400 and the key.
+/// Calls `work`, which reads this key of the body, and turns its errors into rejections: status 400 and the
+/// key.
 template <typename Work>
 auto reject_errors(const std::string& key, const Work& work) {
   try {
