@@ -82,43 +82,46 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
 struct LevelEnds {
   std::uint16_t least, step;  ///< bfloat16
 
-  /// Returns the levels of the numbers x.
-  HWY_INLINE hn::Vec<Ints> levels(hn::Vec<Floats> x) const {
+  /// Writes the levels of the group x to `out`.
+  HWY_INLINE void levels(const float* x, std::uint8_t* out) const {
     const Floats d;
-    const auto above = hn::Sub(x, hn::Set(d, float32_from_bfloat16(least)));
-    return nearest(above, hn::Set(d, float32_from_bfloat16(step)), 0, 15);
+    const hn::Rebind<std::uint8_t, Floats> bytes;
+    for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
+      const auto above = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, float32_from_bfloat16(least)));
+      const auto whole = nearest(above, hn::Set(d, float32_from_bfloat16(step)), 0, 15);
+      hn::StoreU(hn::DemoteTo(bytes, whole), bytes, out + i);
+    }
   }
 };
 
 /// Returns the ends with the least squared error for the levels that `ends` gives the group x, by linear
-/// regression.
+/// regression. In double precision, neither the order of a sum nor a fused multiplication changes what
+/// bfloat16 keeps. So every processor, and a GPU, stores the same bytes.
 HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
-  const Floats d;
-  const float least = float32_from_bfloat16(ends.least);
-  auto levels = hn::Zero(d), squares = hn::Zero(d), numbers = hn::Zero(d), products = hn::Zero(d);
-  for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
-    const auto level = hn::ConvertTo(d, ends.levels(hn::LoadU(d, x + i)));
-    const auto number = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, least));
-    levels = hn::Add(levels, level);
-    squares = hn::MulAdd(level, level, squares);
-    numbers = hn::Add(numbers, number);
-    products = hn::MulAdd(level, number, products);
+  constexpr int kCount = kInt4CacheGroup;
+  std::uint8_t levels[kCount];
+  ends.levels(x, levels);
+  const double least = static_cast<double>(float32_from_bfloat16(ends.least));
+  int of_levels = 0, squares = 0;
+  double of_numbers = 0.0, products = 0.0;
+  for (int i = 0; i < kCount; ++i) {
+    const double number = static_cast<double>(x[i]) - least;
+    of_levels += levels[i];
+    squares += levels[i] * levels[i];
+    of_numbers += number;
+    products += levels[i] * number;
   }
-  const auto sum = [&](hn::Vec<Floats> lanes) HWY_ATTR { return hn::GetLane(hn::SumOfLanes(d, lanes)); };
-  constexpr float kCount = kInt4CacheGroup;
-  const float of_levels = sum(levels), of_numbers = sum(numbers);
-  const float variance = kCount * sum(squares) - of_levels * of_levels;
-  if (!(variance > 0.0f)) return ends;  // all levels are equal, or numbers are not finite
-  const float step = (kCount * sum(products) - of_levels * of_numbers) / variance;
-  return {bfloat16_from_float32(least + (of_numbers - step * of_levels) / kCount),
-          bfloat16_from_float32(step)};
+  const int variance = kCount * squares - of_levels * of_levels;
+  if (variance == 0) return ends;  // all levels are equal, or numbers are not finite
+  const double step = (kCount * products - of_levels * of_numbers) / variance;
+  return {bfloat16_from_float32(static_cast<float>(least + (of_numbers - step * of_levels) / kCount)),
+          bfloat16_from_float32(static_cast<float>(step))};
 }
 
 /// Quantizes a rotated head's keys or values at one position of an int4 cache (KeysValues in device.h).
 HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
   constexpr std::int64_t kHalf = kInt4CacheGroup / 2;
   const Floats d;
-  const hn::Rebind<std::uint8_t, Floats> bytes;
   auto* const stored = reinterpret_cast<std::uint8_t*>(out);
   for (std::int64_t group = 0; group < count / kInt4CacheGroup; ++group) {
     HWY_ALIGN float own[kInt4CacheGroup];
@@ -134,9 +137,7 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
                 range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least;
     const LevelEnds ends = fitted(own, {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)});
     std::uint8_t levels[kInt4CacheGroup];
-    for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
-      hn::StoreU(hn::DemoteTo(bytes, ends.levels(hn::Load(d, own + i))), bytes, levels + i);
-    }
+    ends.levels(own, levels);
     for (std::int64_t i = 0; i < kHalf; ++i) {
       stored[group * kHalf + i] = static_cast<std::uint8_t>(levels[i] | levels[kHalf + i] << 4);
     }

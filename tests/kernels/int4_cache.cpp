@@ -1,5 +1,6 @@
-// A cache in int4: what arrives is rotated and rounded as closely as plain loops do it. Attention agrees with
-// plain loops on the numbers that the levels stand for, rotated back by the matrix itself.
+// A cache in int4: what arrives is rotated and rounded as a plain loop does it, to the bit, and no worse than
+// from the ends of its groups. Attention agrees with plain loops on the numbers that the levels stand for,
+// rotated back by the matrix itself.
 #include "tests/kernels/kept_cache.h"
 
 namespace staircase {
@@ -22,6 +23,21 @@ naive::Doubles rotated(const naive::Doubles& heads, std::size_t head_size) {
   return all;
 }
 
+/// The same with roundings to float32 after each sum of two.
+Values rotated_in_turns(Values heads, std::size_t head_size) {
+  const std::size_t n = head_size & (~head_size + 1);
+  for (std::size_t half = 1; half < n; half *= 2) {
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      if ((i & half) != 0) continue;
+      const float a = heads[i], b = heads[i + half];
+      heads[i] = a + b;
+      heads[i + half] = a - b;
+    }
+  }
+  for (float& x : heads) x *= 1.0f / std::sqrt(static_cast<float>(n));
+  return heads;
+}
+
 /// One group: its levels, and what they mean.
 struct Group {
   float least = 0.0f, step = 0.0f;
@@ -30,12 +46,33 @@ struct Group {
   /// From the least to the largest number.
   explicit Group(std::span<const float> numbers) {
     const auto [low, high] = std::ranges::minmax(numbers);
-    least = float32_from_bfloat16(bfloat16_from_float32(low));
-    step = float32_from_bfloat16(bfloat16_from_float32((high - low) / 15.0f));
+    use(low, (high - low) / 15.0f, numbers);
+  }
+
+  void use(float new_least, float new_step, std::span<const float> numbers) {
+    least = float32_from_bfloat16(bfloat16_from_float32(new_least));
+    step = float32_from_bfloat16(bfloat16_from_float32(new_step));
+    levels.clear();
     for (const float x : numbers) {
-      levels.push_back(step > 0.0f ? std::clamp(static_cast<int>(std::lround((x - least) / step)), 0, 15)
-                                   : 0);
+      const float whole = step > 0.0f ? std::nearbyint((x - least) / step) : 0.0f;
+      levels.push_back(static_cast<int>(std::clamp(whole, 0.0f, 15.0f)));
     }
+  }
+
+  /// Draws the straight line through the numbers, from their means and products about these.
+  void fit(std::span<const float> numbers) {
+    double level = 0.0, number = 0.0, together = 0.0, alone = 0.0;
+    for (std::size_t i = 0; i < kOfGroup; ++i) {
+      level += levels[i] / 16.0;
+      number += static_cast<double>(numbers[i]) / 16.0;
+    }
+    for (std::size_t i = 0; i < kOfGroup; ++i) {
+      together += (levels[i] - level) * (static_cast<double>(numbers[i]) - number);
+      alone += (levels[i] - level) * (levels[i] - level);
+    }
+    if (alone == 0.0) return;
+    const double slope = together / alone;
+    use(static_cast<float>(number - slope * level), static_cast<float>(slope), numbers);
   }
 
   double error(std::span<const float> numbers) const {
@@ -63,8 +100,10 @@ Bytes kept(const Values& heads, std::size_t head_size) {
   Bytes all;
   for (std::size_t first = 0; first < heads.size(); first += head_size) {
     std::vector<Group> groups;
-    for (std::size_t g = 0; g < head_size / kOfGroup; ++g)
-      groups.emplace_back(of_group(heads, first / kOfGroup + g));
+    for (std::size_t g = 0; g < head_size / kOfGroup; ++g) {
+      const Values own = of_group(heads, first / kOfGroup + g);
+      groups.emplace_back(own).fit(own);
+    }
     for (const Group& group : groups) {
       for (std::size_t i = 0; i < 8; ++i)
         all.push_back(static_cast<std::int8_t>(group.levels[i] + 16 * group.levels[i + 8]));
@@ -100,9 +139,10 @@ naive::Doubles numbers(const Bytes& all, std::size_t head_size) {
 
 const KeptType kInt4Cache{DType::kInt4, kept, numbers, rotated};
 
-/// Each group is about as near to the rotated numbers as levels from the least to the largest of them, and
-/// all together are nearer.
+/// The bytes are those of the plain loop. Each group is about as near to the rotated numbers as levels from
+/// the least to the largest of them, and all together are nearer.
 void check_rounding(const Values& floats, const Bytes& bytes, std::size_t head_size) {
+  CHECK(bytes == kept(rotated_in_turns(floats, head_size), head_size));
   const naive::Doubles exact = rotated(naive::Doubles(floats.begin(), floats.end()), head_size);
   const Values heads(exact.begin(), exact.end());
   const naive::Doubles got = numbers(bytes, head_size);
