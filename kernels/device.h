@@ -143,6 +143,9 @@ constexpr std::int64_t head_size_of(DType dtype, std::int64_t kept) {
 constexpr std::int64_t head_multiple(DType dtype) {
   return dtype == DType::kInt4 ? 2 * kInt4CacheGroup : dtype == DType::kInt8 ? 16 : 1;
 }
+inline bool takes_heads(DType dtype, std::int64_t head_size) {
+  return dtype != DType::kInt32 && head_size % head_multiple(dtype) == 0;
+}
 
 /// Keys and values of one layer, in float32, float16, bfloat16, int8 or int4. Sequence s of a batch uses row
 /// s. Without a block table a row is one block: head h of its position p is keys[s, h, p]. With a block
@@ -268,11 +271,6 @@ class Device {
   /// from the start.
   virtual DType operand_dtype([[maybe_unused]] std::int64_t rows, [[maybe_unused]] DType weights) const {
     return DType::kFloat32;
-  }
-
-  /// Whether this device supports a cache of keys and values of this type with heads of this size.
-  virtual bool keeps(DType dtype, std::int64_t /*head_size*/) const {
-    return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
   }
 
   /// Runs the operations that `work` calls. A device on which each launch takes time may record them. When a

@@ -122,11 +122,7 @@ Model Model::load_as(DType dtype) const {
 }
 
 void Model::use_cache_dtype(DType dtype) {
-  if (!device_->keeps(dtype, head_multiple(dtype))) {
-    throw UsageError("--cache-dtype {} is not supported on this device ({}); --device cpu supports it",
-                     to_string(dtype), device_->description());
-  }
-  if (!device_->keeps(dtype, config_.head_size)) {
+  if (!takes_heads(dtype, config_.head_size)) {
     throw UsageError("--cache-dtype {} needs a head size that is a multiple of {}, but {} has heads of {}",
                      to_string(dtype), head_multiple(dtype), path_.filename().string(), config_.head_size);
   }

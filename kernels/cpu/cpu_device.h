@@ -124,9 +124,6 @@ class CpuDevice final : public Device {
   Tensor load(const HostArray& array) override;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
   DType operand_dtype(std::int64_t rows, DType weights) const override;
-  bool keeps(DType dtype, std::int64_t head_size) const override {
-    return is_quantized(dtype) ? head_size % head_multiple(dtype) == 0 : Device::keeps(dtype, head_size);
-  }
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;

@@ -3,9 +3,9 @@
 // combines their sums. Only the GPU knows the lengths, so the host sizes the grid for a full cache; with
 // fewer keys, some blocks have nothing to do. A block computes up to 8 heads that share a head of keys, so it
 // reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
-// or 4 · n_kv_head head_size in 16 bits. Keys and values in 16 bits or int8 are widened to float32 as they
+// or 4 · n_kv_head head_size in 16 bits. Keys and values in 16, 8 or 4 bits are widened to float32 as they
 // are loaded. In int8 each score is then multiplied by the scale of its key, and each weight by the scale of
-// its value.
+// its value. In int4 keys and values are rotated, so queries are rotated too, and results are rotated back.
 //
 // The previous kernel computes the queries, but two things need not wait for it. Each block prefetches its
 // share of the keys and values of earlier passes. Blocks without keys prefetch weights of the products that
@@ -145,19 +145,19 @@ __device__ __forceinline__ void prefetch_before_wait(const Heads<Stored>& heads,
   next.prefetch(row + rows * (share.split - share.splits + idle * thread), rows * idle * kSplitThreads);
 }
 
-/// How the threads share the values of a chunk. A group of neighbouring threads covers one row, kVector
-/// columns per thread, and the groups take the rows in turn.
+/// How the threads share the values of a chunk. A group of neighbouring threads covers one row, one piece per
+/// thread, and the groups take the rows in turn.
 template <int kVector>
 struct ValueGroups {
-  int count;   ///< the number of whole groups; the remaining threads are idle
-  int own;     ///< the group of this thread
-  int column;  ///< the first column of this thread
+  int count;  ///< the number of whole groups; the remaining threads are idle
+  int own;    ///< the group of this thread
+  int piece;  ///< the piece of this thread
 
   __device__ explicit ValueGroups(int size) {
-    const int columns = size / kVector, thread = static_cast<int>(threadIdx.x);
-    count = kSplitThreads / columns;
-    own = thread / columns;
-    column = thread % columns * kVector;
+    const int pieces = size / kVector, thread = static_cast<int>(threadIdx.x);
+    count = kSplitThreads / pieces;
+    own = thread / pieces;
+    piece = thread % pieces;
   }
 };
 
@@ -190,17 +190,18 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
       key[j] = heads.keys + heads.key(share.sequence, share.kv_head, position);
     }
     float score[kKeysAtOnce][kHeads] = {};
-    for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
-      Vector<Stored, kVector> pieces[kKeysAtOnce];
+    for (int p = thread % kKeyLanes; p < size / kVector; p += kKeyLanes) {
+      using KeyPiece = Piece<Stored, kVector>;
+      KeyPiece pieces[kKeysAtOnce];
 #pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = load_vector<kVector>(key[j] + i);
+      for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = KeyPiece::load(key[j], size, p);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
         for (int j = 0; j < kKeysAtOnce; ++j) {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
-            score[j][h] += queries[h * size + i + v] * widen(pieces[j].values[v]);
+            score[j][h] += queries[h * size + KeyPiece::feature(p, v)] * pieces[j][v];
           }
         }
       }
@@ -265,13 +266,13 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
 #pragma unroll 4
   for (int k = groups.own; k < count; k += groups.count) {
     const Stored* const head = heads.values + heads.key(share.sequence, share.kv_head, first + k);
-    const Vector<Stored, kVector> value = load_vector<kVector>(head + groups.column);
+    const auto value = Piece<Stored, kVector>::load(head, heads.size, groups.piece);
     const float scale = heads.scale_of(head);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const float weight = weights[h * kChunk + k] * scale;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) result[h][v] += weight * widen(value.values[v]);
+      for (int v = 0; v < kVector; ++v) result[h][v] += weight * value[v];
     }
   }
 }
@@ -279,17 +280,17 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
 /// Stores the sums of each group of threads in shared memory: group_sums [groups, size]. Stored one by one, 8
 /// columns per thread would hit the same four banks 8 times. Stored 16 bytes at a time, they take only 2
 /// turns.
-template <int kVector>
+template <typename Stored, int kVector>
 __device__ __forceinline__ void share_groups(const float (&result)[kVector],
                                              const ValueGroups<kVector>& groups, int size,
                                              float* group_sums) {
   if (groups.own >= groups.count) return;
   constexpr int kAtOnce = kVector < 4 ? kVector : 4;
-  float* const to = group_sums + groups.own * size + groups.column;
+  float* const to = group_sums + groups.own * size;
   for (int v = 0; v < kVector; v += kAtOnce) {
     Vector<float, kAtOnce> piece;
     for (int i = 0; i < kAtOnce; ++i) piece.values[i] = result[v + i];
-    *reinterpret_cast<Vector<float, kAtOnce>*>(to + v) = piece;
+    *reinterpret_cast<Vector<float, kAtOnce>*>(to + Piece<Stored, kVector>::feature(groups.piece, v)) = piece;
   }
 }
 
@@ -344,7 +345,10 @@ template <int kHeads, int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts,
                                                               NextWeights next) {
   let_next_begin();
-  if constexpr (kBeginsEarly && kVector * sizeof(Stored) == 16) prefetch_before_wait<kHeads>(heads, next);
+  if constexpr (kBeginsEarly) {
+    const bool is_aligned = heads.kept * static_cast<int>(sizeof(Stored)) % 16 == 0;
+    if (is_aligned) prefetch_before_wait<kHeads>(heads, next);
+  }
   wait_for_previous();
   const int size = heads.size;
   const Share share = share_of_block<kHeads>(heads);
@@ -355,6 +359,11 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   __shared__ float shrink[kHeads];
   __shared__ float2 states[kHeads];
   load_queries<kHeads>(heads, share, queries);
+  [[maybe_unused]] const auto rotate_queries = [&](int count) {
+    rotate_heads(queries, count, size, size, static_cast<int>(threadIdx.x), kSplitThreads,
+                 [] { __syncthreads(); });
+  };
+  if constexpr (kIsRotated<Stored>) rotate_queries(kHeads);
 
   const ValueGroups<kVector> groups(size);
   WarpSoftmax<kHeads> softmax;
@@ -372,35 +381,45 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
     if (threadIdx.x % kWarp == 0) states[head] = make_float2(all.largest, all.sum);
   });
 
-  // The first row of `parts` for a head, and the function that stores its result.
+  // The first row of `parts` for a head, and the function that stores its result. A result that is still to
+  // be rotated goes to the place of the queries, which no thread reads any more.
   const auto row = [&](int h) {
     return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * gridDim.z;
   };
-  const auto store = [&](int h) {
-    return [&heads, token = share.token, head = share.head(h)](int i, float value) {
-      heads.store(token, head, i, value);
-    };
+  const auto put = [&](int h, int i, float value) {
+    if constexpr (kIsRotated<Stored>) {
+      queries[h * size + i] = value;
+    } else {
+      heads.store(share.token, share.head(h), i, value);
+    }
   };
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= share.n_heads) break;
     __syncthreads();  // the states are stored; no thread reads the last head's sums any more
-    share_groups(result[h], groups, size, group_sums);
+    share_groups<Stored>(result[h], groups, size, group_sums);
     __syncthreads();
     if (share.splits == 1) {
-      add_groups(group_sums, groups.count, size,
-                 [&](int i, float total) { store(h)(i, total / states[h].y); });
+      add_groups(group_sums, groups.count, size, [&](int i, float total) { put(h, i, total / states[h].y); });
     } else {
       float* const sums = parts.sums + (row(h) + share.split) * size;
       add_groups(group_sums, groups.count, size, [&](int i, float total) { sums[i] = total; });
       if (threadIdx.x == 0) parts.states[row(h) + share.split] = states[h];
     }
   }
-  if (share.splits == 1 ||
-      !is_last(static_cast<unsigned>(share.splits), parts.done + blockIdx.x * gridDim.y + blockIdx.y))
-    return;
-  for (int h = 0; h < share.n_heads; ++h) {
-    combine(parts.sums + row(h) * size, parts.states + row(h), share.splits, size, store(h));
+  if (share.splits > 1) {
+    if (!is_last(static_cast<unsigned>(share.splits), parts.done + blockIdx.x * gridDim.y + blockIdx.y))
+      return;
+    for (int h = 0; h < share.n_heads; ++h) {
+      combine(parts.sums + row(h) * size, parts.states + row(h), share.splits, size,
+              [&](int i, float value) { put(h, i, value); });
+    }
+  }
+  if constexpr (kIsRotated<Stored>) {
+    rotate_queries(share.n_heads);
+    for (int i = static_cast<int>(threadIdx.x); i < share.n_heads * size; i += kSplitThreads) {
+      heads.store(share.token, share.head(i / size), i % size, queries[i]);
+    }
   }
 }
 

@@ -2,7 +2,8 @@
 // goes through the keys in tiles of 32. It loads each tile into shared memory, so 32 queries share one read
 // of a key. The limit is the bandwidth of shared memory, which feeds the arithmetic.
 //
-// Keys and values in 16 or 8 bits are widened to float32 as they are loaded, and multiplied by their scale.
+// Keys and values in fewer bits are widened to float32 as they are loaded, and those in int8 multiplied by
+// their scale. In int4 they are rotated, so queries are too, and results are rotated back.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -39,7 +40,8 @@ __device__ __forceinline__ void load_tile(const From& from, int rows, int width,
     const auto* const elements = from(min(row, rows - 1));
     const float factor = scale * scale_of_head(elements, width);
     for (int i = lane; i < tile_width; i += kWarp) {
-      tile[row * tile_stride(width) + i] = row < rows && i < width ? widen(elements[i]) * factor : 0.0f;
+      tile[row * tile_stride(width) + i] =
+          row < rows && i < width ? feature_of(elements, width, i) * factor : 0.0f;
     }
   }
 }
@@ -165,16 +167,16 @@ __device__ __forceinline__ void add_values(const float* weights, const float* va
   }
 }
 
-/// Writes each result, divided by the sum of its weights, to memory.
-template <int kPieces, typename Stored>
-__device__ __forceinline__ void store_results(const Heads<Stored>& heads, const QueryTile& tile, int head,
-                                              const OnlineSoftmax (&softmax)[kThreadQueries],
-                                              const float4 (&result)[kThreadQueries][kPieces]) {
+/// Calls put(query of the tile, feature, result), each divided by the sum of its weights.
+template <int kPieces, typename Put>
+__device__ __forceinline__ void put_results(int count, int size,
+                                            const OnlineSoftmax (&softmax)[kThreadQueries],
+                                            const float4 (&result)[kThreadQueries][kPieces], const Put& put) {
 #pragma unroll
   for (int q = 0; q < kThreadQueries; ++q) {
     const float inverse = 1.0f / warp_sum<kTeam>(softmax[q].sum);
     const int row = first_own_query() + q;
-    if (row >= tile.count) continue;
+    if (row >= count) continue;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int column = first_column(p);
@@ -182,8 +184,7 @@ __device__ __forceinline__ void store_results(const Heads<Stored>& heads, const 
       const float values[] = {r.x, r.y, r.z, r.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (column + i < heads.size)
-          heads.store(tile.first_token + row, head, column + i, values[i] * inverse);
+        if (column + i < size) put(row, column + i, values[i] * inverse);
       }
     }
   }
@@ -204,6 +205,11 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   float* const weights = tile_rows + kTileKeys * stride;     // [kTileQueries, kWeightStride]
   load_tile([&](int row) { return heads.queries + heads.query(tile.first_token + row, head); }, tile.count,
             size, heads.scale, queries);
+  [[maybe_unused]] const auto rotate_queries = [&] {
+    rotate_heads(queries, tile.count, stride, size, static_cast<int>(threadIdx.x), kTileThreads,
+                 [] { __syncthreads(); });
+  };
+  if constexpr (kIsRotated<Stored>) rotate_queries();
 
   OnlineSoftmax softmax[kThreadQueries];
   float4 result[kThreadQueries][kMaxHead / (4 * kTeam)] = {};
@@ -226,7 +232,19 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
     __syncthreads();
     add_values(weights, tile_rows, size, result);
   }
-  store_results(heads, tile, head, softmax, result);
+  const auto store = [&](int row, int i, float value) {
+    heads.store(tile.first_token + row, head, i, value);
+  };
+  if constexpr (kIsRotated<Stored>) {  // no thread reads the queries any more
+    put_results(tile.count, size, softmax, result,
+                [&](int row, int i, float value) { queries[row * stride + i] = value; });
+    rotate_queries();
+    for (int i = static_cast<int>(threadIdx.x); i < tile.count * size; i += kTileThreads) {
+      store(i / size, i % size, queries[i / size * stride + i % size]);
+    }
+  } else {
+    put_results(tile.count, size, softmax, result, store);
+  }
 }
 
 }  // namespace staircase::cuda

@@ -13,8 +13,9 @@
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
 //   attend_split.cuh              a few queries: several blocks share the keys
 //
-// In int8 a head's key and its value at a position each have a scale (KeysValues in device.h). Integers are
-// widened when they are loaded into registers or shared memory, and tensor cores are not used.
+// In int8 a head's key and its value at a position each have a scale. In int4 each group of their numbers has
+// a least number and a step (KeysValues in device.h). Integers are widened when they are loaded into
+// registers or shared memory, and tensor cores are not used.
 //
 // If heads share keys, decoding needs less bandwidth: a block of attend_split computes up to 8 heads of a
 // group, so it reads the keys once for all of them. With many queries, each head has its own tiles. A tile is
@@ -91,7 +92,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
     return;
   }
 
-  constexpr int kVector = sizeof(Stored) == 1 ? 4 : 16 / sizeof(Stored);  // 16 bytes, but only 4 with scales
+  constexpr int kVector = kPieceFeatures<Stored>;
   const int vector = size % kVector == 0 ? kVector : 1;
   if (size / vector > kSplitThreads) {
     throw std::runtime_error(
@@ -125,10 +126,15 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
     parts.done = zeros(block_rows);
   }
   with_heads_at_once(at_once, [&]<int kHeads>(std::integral_constant<int, kHeads>) {
-    launch("attention was started", stream(), dim3(blocks(n_tokens), blocks(head_blocks), blocks(splits)),
-           kSplitThreads, split_shared_bytes(kHeads, size, vector),
-           vector == kVector ? attend_split<kHeads, kVector, Stored> : attend_split<kHeads, 1, Stored>, heads,
-           parts, next);
+    const auto start = [&](auto kernel) {
+      launch("attention was started", stream(), dim3(blocks(n_tokens), blocks(head_blocks), blocks(splits)),
+             kSplitThreads, split_shared_bytes(kHeads, size, vector), kernel, heads, parts, next);
+    };
+    if constexpr (kIsRotated<Stored>) {  // all sizes are multiples of a piece
+      start(attend_split<kHeads, kVector, Stored>);
+    } else {
+      start(vector == kVector ? attend_split<kHeads, kVector, Stored> : attend_split<kHeads, 1, Stored>);
+    }
   });
 }
 
@@ -137,6 +143,8 @@ void CudaDevice::attention(const Batch& batch, const Tensor& queries, const Keys
   if (listed(Operation::kAttention, batch, queries, keys_values, out)) return;
   if (keys_values.keys.dtype() == DType::kInt8) {
     attend<std::int8_t>(batch, queries, keys_values, out);
+  } else if (keys_values.keys.dtype() == DType::kInt4) {
+    attend<cuda::Int4Byte>(batch, queries, keys_values, out);
   } else {
     cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
       attend<std::remove_pointer_t<decltype(keys)>>(batch, queries, keys_values, out);

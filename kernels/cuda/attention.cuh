@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/int4_cache.cuh"
 
 namespace staircase::cuda {
 
@@ -14,6 +15,58 @@ __device__ __forceinline__ float scale_of_head(const Stored* head, int size) {
     return 1.0f;
   }
 }
+
+/// Feature i of a head, without the scale of an int8 cache.
+template <typename Stored>
+__device__ __forceinline__ float feature_of(const Stored* head, int /*size*/, int i) {
+  return widen(head[i]);
+}
+__device__ __forceinline__ float feature_of(const Int4Byte* head, int size, int i) {
+  const int place = i / (2 * kGroupLevels) * kGroupLevels + i % kGroupLevels, levels = head[place].levels;
+  const LevelEnds ends = ends_of_groups(head, size)[place / (kGroupLevels / 2)];
+  return ends.number(i / kGroupLevels % 2 == 0 ? levels & 15 : levels >> 4);
+}
+
+/// kCount features of a head that a thread loads at once: neighbours.
+template <typename Stored, int kCount>
+struct Piece {
+  Vector<Stored, kCount> values;
+
+  __device__ __forceinline__ static Piece load(const Stored* head, int /*size*/, int number) {
+    return {load_vector<kCount>(head + number * kCount)};
+  }
+  /// The i-th of them.
+  __device__ __forceinline__ float operator[](int i) const { return widen(values.values[i]); }
+  /// Which feature of the head that is, in the piece of that number.
+  __device__ __forceinline__ static int feature(int number, int i) { return number * kCount + i; }
+};
+
+/// In int4, the levels of four neighbours and of the four that share their bytes. All are of one group.
+template <>
+struct Piece<Int4Byte, 8> {
+  static constexpr int kBytes = 4;
+
+  Vector<Int4Byte, kBytes> levels;
+  LevelEnds ends;
+
+  __device__ __forceinline__ static Piece load(const Int4Byte* head, int size, int number) {
+    return {load_vector<kBytes>(head + number * kBytes), ends_of_groups(head, size)[number / 2]};
+  }
+  __device__ __forceinline__ float operator[](int i) const {
+    return ends.number(levels.values[i % kBytes].levels >> i / kBytes * 4 & 15);
+  }
+  __device__ __forceinline__ static int feature(int number, int i) {
+    const int place = number * kBytes + i % kBytes;
+    return place + (place / kGroupLevels + i / kBytes) * kGroupLevels;
+  }
+};
+
+/// The features of a piece, if the size of heads is a multiple of it; otherwise 1. 16 bytes hold them, or 4
+/// in int8 and int4, whose heads are not always aligned to more.
+template <typename Stored>
+constexpr int kPieceFeatures = sizeof(Stored) > 1   ? 16 / sizeof(Stored)
+                               : kIsRotated<Stored> ? 8
+                                                    : 4;
 
 template <typename Stored>
 struct Heads {

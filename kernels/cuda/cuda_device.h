@@ -57,9 +57,6 @@ class CudaDevice final : public Device {
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
                    KeysValues& keys_values) override;
-  bool keeps(DType dtype, std::int64_t head_size) const override {
-    return dtype == DType::kInt8 ? head_size % head_multiple(dtype) == 0 : Device::keeps(dtype, head_size);
-  }
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void announce(const Weight& first, const Weight& second) override;

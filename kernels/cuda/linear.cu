@@ -556,7 +556,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Norm
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
   if (listed(Operation::kQueryKeyValue, batch, x, norm, weight, bias, queries, keys_values)) return;
   if (x.dim(0) == 0) return;
-  if (keys_values.keys.dtype() == DType::kInt8) {  // a head is quantized as a whole, once it is complete
+  if (is_quantized(keys_values.keys.dtype())) {  // a head is quantized as a whole, once it is complete
     const Shape shape{x.dim(0), weight.out_features};
     grown(projected_, shape[0] * shape[1]);
     Tensor projected = projected_.reshaped(shape);

@@ -6,10 +6,11 @@
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size], rotations [n_tokens, rotary], queries [n_tokens,
 // n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. In an int8 cache
-// a head is quantized as a whole, and its scale is stored after it (KeysValues in device.h). Each element
-// takes about ten operations and is read and written once. The limit is bandwidth, or launch latency for a
-// few tokens.
+// a head is quantized as a whole, and its scale is stored after it (KeysValues in device.h). For an int4
+// cache a head is first rotated in shared memory. Each element takes about ten operations and is read and
+// written once. The limit is bandwidth, or launch latency for a few tokens.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/int4_cache.cuh"
 #include "kernels/cuda/normalize.cuh"
 
 namespace staircase {
@@ -81,6 +82,15 @@ __device__ __forceinline__ void store_rounded(const ForEach& for_each, int size,
   if (threadIdx.x % kWarp == 0) *reinterpret_cast<float*>(to + size) = scale;
 }
 
+/// Rotates a head and rounds it to 4 bits. `head` [size] is the warp's own shared memory. Every lane must
+/// call it.
+template <typename ForEach>
+__device__ __forceinline__ void store_rotated(const ForEach& for_each, int size, float* head, Int4Byte* to) {
+  for_each([&](int i, float value) { head[i] = value; });
+  rotate_heads(head, 1, size, size, static_cast<int>(threadIdx.x) % kWarp, kWarp, [] { __syncwarp(); });
+  store_levels(head, size, to);
+}
+
 /// One warp per head: block (token, kHeadsOfBlock heads).
 __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* projected, HeadPlaces to) {
   begin_after_previous();
@@ -106,6 +116,9 @@ __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* p
   const auto store = [&](void* memory, const auto& for_each) {
     if (to.stored == DType::kInt8) {
       store_rounded(for_each, size, static_cast<std::int8_t*>(memory) + place);
+    } else if (to.stored == DType::kInt4) {
+      float* const own = reinterpret_cast<float*>(dynamic_shared_memory) + threadIdx.x / kWarp * size;
+      store_rotated(for_each, size, own, static_cast<Int4Byte*>(memory) + place);
     } else {
       for_each([&](int i, float value) { store_as(to.stored, memory, place + i, value); });
     }
@@ -144,10 +157,13 @@ void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const 
                                 keys_values.values.data<void>(),
                                 static_cast<int>(keys_values.keys.dim(3))};
   const std::int64_t heads = n_head + 2 * n_kv_head;
+  const bool rotates = places.stored == DType::kInt4;
+  const std::int64_t shared_bytes = rotates ? cuda::kHeadsOfBlock * size * std::int64_t{sizeof(float)} : 0;
   cuda::launch("split_heads was started", stream(),
                dim3(cuda::blocks(batch.n_tokens()),
                     cuda::blocks(cuda::divide_up<std::int64_t>(heads, cuda::kHeadsOfBlock))),
-               cuda::kSplitHeadsThreads, 0, cuda::split_heads, projected.data<float>(), places);
+               cuda::kSplitHeadsThreads, static_cast<std::size_t>(shared_bytes), cuda::split_heads,
+               projected.data<float>(), places);
 }
 
 }  // namespace staircase

@@ -187,11 +187,8 @@ TEST_CASE("caches_of has each type that the device takes, the exact one first, a
   model.use_cache_dtype(DType::kBFloat16);
   std::vector<std::string> names;
   for (const TriedCache& tried : caches_of(model)) names.push_back(tried.name);
-  std::vector<std::string> want{"float32", "float16", "bfloat16"};
-  want.push_back("int8");
-  if (!tests_are_for_gpu()) want.push_back("int4");
-  want.insert(want.end(), {"rounded by 16", "rounded by 32", "rounded by 64"});
-  CHECK(names == want);
+  CHECK(names == std::vector<std::string>{"float32", "float16", "bfloat16", "int8", "int4", "rounded by 16",
+                                          "rounded by 32", "rounded by 64"});
   CHECK(model.kv_dtype() == DType::kBFloat16);
 }
 
@@ -225,6 +222,7 @@ TEST_CASE("--cache-dtype is the type of the program's cache") {
   CHECK(bytes("--cache-dtype float32 --dtype bfloat16") == whole);
   CHECK(bytes("--cache-dtype float16") == whole / 2);
   CHECK(bytes("--cache-dtype int8") == whole / 4 + whole / 64);
+  CHECK(bytes("--cache-dtype int4") == whole / 8 + whole / 16);
 }
 
 TEST_CASE("the estimate counts the bytes of the cache's type") {

@@ -182,7 +182,7 @@ TEST_CASE("query_key_value rounds to 4 bits what it writes to a cache in float32
 }
 
 TEST_CASE("attention multiplies the levels of an int4 cache, in rows and in blocks") {
-  for (const std::size_t head_size : {32u, 64u, 96u, 128u}) {
+  for (const std::size_t head_size : {32u, 64u, 96u, 128u, 160u}) {
     for (const int count : {1, 2, 3, 15, 16, 40}) {
       KeptAttention{kInt4Cache, {{7, count}, {50, 1}, {0, count}}, 2, 3, head_size, 96}.check();
     }
@@ -210,10 +210,19 @@ TEST_CASE("a number that is not finite in an int4 cache does not become an ordin
   check_broken_number(DType::kInt4, 32);
 }
 
-TEST_CASE("the CPU keeps heads in int4 if they are pairs of groups") {
-  const std::unique_ptr<Device> device = make_cpu_device(1);
-  for (const std::int64_t head_size : {32, 64, 96}) CHECK(device->keeps(DType::kInt4, head_size));
-  for (const std::int64_t head_size : {8, 16, 48, 80}) CHECK(!device->keeps(DType::kInt4, head_size));
+TEST_CASE("attention on a GPU refuses heads of an int4 cache that a block of threads cannot share") {
+  on_every_gpu([](Device& device) {
+    const KeptAttention large{kInt4Cache, {{0, 1}}, 1, 1, 1056, 1};
+    CHECK_THROWS_WITH_AS(large.run(device, large.in_rows(device)),
+                         "attention on the GPU supports heads of up to 1024 features where their number is a "
+                         "multiple of 8, else of up to 128, not of 1056",
+                         std::runtime_error);
+  });
+}
+
+TEST_CASE("a cache in int4 takes heads that are pairs of groups") {
+  for (const std::int64_t head_size : {32, 64, 96}) CHECK(takes_heads(DType::kInt4, head_size));
+  for (const std::int64_t head_size : {8, 16, 48, 80}) CHECK(!takes_heads(DType::kInt4, head_size));
   for (const std::int64_t head_size : {32, 64, 96, 128}) {
     const std::int64_t size = kept_size(DType::kInt4, head_size);
     CHECK(size == head_size * 3 / 4);

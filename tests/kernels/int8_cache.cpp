@@ -83,12 +83,11 @@ TEST_CASE("a number that is not finite in an int8 cache does not become an ordin
   check_broken_number(DType::kInt8, 16);
 }
 
-TEST_CASE("the CPU keeps heads in int8 if they fill whole vectors") {
-  const std::unique_ptr<Device> device = make_cpu_device(1);
-  for (const std::int64_t head_size : {16, 64, 80}) CHECK(device->keeps(DType::kInt8, head_size));
-  for (const std::int64_t head_size : {1, 8, 24, 65}) CHECK(!device->keeps(DType::kInt8, head_size));
-  for (const DType dtype : kTypes) CHECK(device->keeps(dtype, 65));
-  CHECK(!device->keeps(DType::kInt32, 64));
+TEST_CASE("a cache in int8 takes heads that fill whole vectors") {
+  for (const std::int64_t head_size : {16, 64, 80}) CHECK(takes_heads(DType::kInt8, head_size));
+  for (const std::int64_t head_size : {1, 8, 24, 65}) CHECK(!takes_heads(DType::kInt8, head_size));
+  for (const DType dtype : kTypes) CHECK(takes_heads(dtype, 65));
+  CHECK(!takes_heads(DType::kInt32, 64));
 }
 
 }  // namespace

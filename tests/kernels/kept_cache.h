@@ -30,14 +30,6 @@ inline Bytes download_bytes(Device& device, const Tensor& tensor) {
   return bytes;
 }
 
-/// Calls test(device) for each device that keeps heads of that size in that type.
-template <typename Test>
-void on_every_keeper(DType dtype, std::size_t head_size, const Test& test) {
-  on_every_device([&](Device& device) {
-    if (device.keeps(dtype, static_cast<std::int64_t>(head_size))) test(device);
-  });
-}
-
 /// Keys or values as operations write them into empty caches in float32 and in a type of few bits, for
 /// `count` tokens of a single sequence from position 0 on.
 struct Written {
@@ -65,7 +57,7 @@ template <typename Check>
 void check_split_heads(DType dtype, const std::vector<std::size_t>& head_sizes, const Check& check) {
   for (const std::size_t head_size : head_sizes) {
     for (const std::size_t count : {1u, 5u, 40u}) {
-      on_every_keeper(dtype, head_size, [&](Device& device) {
+      on_every_device([&](Device& device) {
         const Shape shape = shape_of(count, 6 * head_size);
         Values projected = random_values(element_count(shape), 1, 3.0f);
         // A head of zeros, one of numbers too small for a scale, and one with a number that sticks out.
@@ -97,7 +89,7 @@ void check_query_key_value(DType dtype, const std::vector<std::pair<std::size_t,
       const std::size_t heads = pair.first,
                         head_size = pair.second;  // clang 14 captures no structured binding
       for (const std::size_t count : {1u, 7u, 40u}) {
-        on_every_keeper(dtype, head_size, [&](Device& device) {
+        on_every_device([&](Device& device) {
           const std::size_t width = heads * head_size;
           const Weight weight =
               upload_weight(device, random_values(3 * width * width, 1), width, 3 * width, weights);
@@ -205,7 +197,7 @@ struct KeptAttention {
     };
     const auto want = naive::attention(sequences, queries(), floats(keys), floats(values), capacity, width,
                                        n_kv_head * group, group, static_cast<std::size_t>(window));
-    on_every_keeper(type.dtype, head_size, [&](Device& device) {
+    on_every_device([&](Device& device) {
       INFO(to_string(sequences));
       CAPTURE(head_size);
       CAPTURE(window);
@@ -242,7 +234,7 @@ inline void check_copy_positions(DType dtype, std::size_t head_size) {
   const auto size = static_cast<std::size_t>(shape[3]);
   Bytes bytes(2 * 3 * 20 * size);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::int8_t>(i * 37 % 251);
-  on_every_keeper(dtype, head_size, [&](Device& device) {
+  on_every_device([&](Device& device) {
     Tensor cache = upload_bytes(device, dtype, shape, bytes);
     device.copy_positions(cache, 4, 15, cache, 1);
     Bytes want = bytes;
@@ -256,7 +248,7 @@ inline void check_copy_positions(DType dtype, std::size_t head_size) {
 /// Whether a result that depends on a broken number is not finite.
 inline void check_broken_number(DType dtype, std::size_t head_size) {
   for (const float broken : {kNaN, kInfinity, -kInfinity}) {
-    on_every_keeper(dtype, head_size, [&](Device& device) {
+    on_every_device([&](Device& device) {
       Values projected = random_values(3 * head_size, 1);
       projected[2 * head_size + 8] = broken;  // among the values
       Written written(device, dtype, 1, 1, head_size);

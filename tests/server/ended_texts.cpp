@@ -162,7 +162,7 @@ TEST_CASE("texts are the same whatever has ended before, even if blocks are few"
     const PrefillOptions prefill{.chunk = seed % 2 == 0 ? std::optional(7) : std::nullopt};
     const int blocks = 6 + below(8);
     // A cache in 8 or 4 bits has scales, which go where its blocks go.
-    const DType few_bits = seed % 2 == 0 && !tests_are_for_gpu() ? DType::kInt4 : DType::kInt8;
+    const DType few_bits = seed % 2 == 0 ? DType::kInt4 : DType::kInt8;
     tales().use_cache_dtype(seed > 3 ? few_bits : DType::kFloat32);
     Texts texts(3, 5, blocks, true, prefill), alone(1, 0, 64, false);
     std::vector<std::vector<int>> talks;
