@@ -64,7 +64,7 @@ Launches linear(std::size_t rows, std::size_t in, std::size_t out, DType dtype, 
 /// Keys and values of one sequence.
 KeysValues cache_of(std::size_t kv_heads, DType dtype) {
   const Shape shape{1, static_cast<std::int64_t>(kv_heads), kCapacity, kept_size(dtype, kHeadSize)};
-  if (dtype == DType::kInt8) {
+  if (is_quantized(dtype)) {
     const auto filled = [&] {
       Tensor tensor = device().allocate(dtype, shape);
       device().copy_from_host(std::vector<std::int32_t>(tensor.bytes() / 4, 0x01010101), tensor);
@@ -106,9 +106,9 @@ Launches attention(int start, int count, std::size_t kv_heads, DType dtype, bool
   });
 }
 
-Launches split_heads() {
+Launches split_heads(DType dtype) {
   constexpr std::size_t kKvHeads = 4, kColumns = (kHeads + 2 * kKvHeads) * kHeadSize;
-  KeysValues cache = cache_of(kKvHeads, DType::kBFloat16);
+  KeysValues cache = cache_of(kKvHeads, dtype);
   const HeadRule rule{norm_of(NormKind::kRms, kHeadSize), norm_of(NormKind::kRms, kHeadSize),
                       upload(device(), shape_of(1, kHeadSize), random_values(kHeadSize, 8))};
   const Tensor projected = upload(device(), shape_of(1, kColumns), random_values(kColumns, 1));
@@ -190,6 +190,10 @@ std::vector<Row> rows() {
        {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511}}},
       // A head of 64 bytes and its scale are no whole sectors.
       {"the same in int8", attention(511, 1, kHeads, DType::kInt8), {{0.0, 0.0, 1.67, 1.0, 3.5}}},
+      // Nor are 32 bytes and the ends of groups after them. To rotate queries and results takes barriers.
+      {"the same in int4",
+       attention(511, 1, kHeads, DType::kInt4),
+       {{0.0, 0.0, 1.52, 1.0, 7.5, 92.0, kKeysOfPosition * 511 * 3 / 8}}},
       {"512 positions, with the next weights",
        attention(511, 1, kHeads, DType::kBFloat16, true),
        {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511 + kNextWeights}}},
@@ -211,7 +215,8 @@ std::vector<Row> rows() {
       {"a gated product",
        linear(1, 768, 512, DType::kBFloat16, NormKind::kRms, Epilogue::kSiluGate),
        {{1.0, 0.0004, 2.0}}},
-      {"split heads", split_heads(), {{}}},
+      {"split heads", split_heads(DType::kBFloat16), {{}}},
+      {"the same in int4", split_heads(DType::kInt4), {{0.0, 0.0, 1.0, 1.0, 0.0, 32.0}}},
       {"attention, 3 heads share keys",
        attention(511, 1, 4, DType::kBFloat16),
        {{0.0, 0.0, 1.0, 1.0, 5.5, 304.0, kKeysOfPosition / 3 * 511}}},
@@ -234,6 +239,7 @@ std::vector<Row> rows() {
       {"attention, 64 queries", attention(0, 64, kHeads, DType::kBFloat16), {{0.0, 0.0, 1.0, 2.0, 0.5}}},
       {"the same in float32", attention(0, 64, kHeads, DType::kFloat32), {{0.0, 0.0, 1.0, 4.0, 4.0}}},
       {"the same in int8", attention(0, 64, kHeads, DType::kInt8), {{0.0, 0.0, 1.31, 4.0, 4.0}}},
+      {"the same in int4", attention(0, 64, kHeads, DType::kInt4), {{0.0, 0.0, 1.0, 1.0, 13.4, 982.0}}},
       {"normalize", normalize(), {{0.0, 0.4, 1.0, 1.0, 4.0}}},
       {"gather_rows", gather_rows(), {{}}},
       // The second row begins within a sector, so a warp reads five instead of four there.
