@@ -131,7 +131,7 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("rungs", "the ladders of kernels, from the plain loop to what the engine runs");
   add_common(rungs);
   add_rounds(rungs);
-  rungs->add_option("--ladder", o.ladder, "matvec, product or attention; all by default");
+  rungs->add_option("--ladder", o.ladder, "matvec, product, attention or prefill-attention; all by default");
   rungs->callback([&o] {
     write_json(measure_rungs({.ladder = o.ladder, .threads = o.threads, .rounds = o.rounds}), o.json_file);
   });

@@ -14,6 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "kernels/device.h"
+#include "kernels/rungs/cpu/prefill_attention/prefill_attention.h"
 
 namespace staircase::bench {
 namespace {
@@ -94,34 +95,22 @@ Ladder product_of(std::string_view name, std::string_view subject, std::span<con
   return ladder;
 }
 
-/// The engine's caches hold zeros, because attention takes the same time for any numbers.
-Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device& device) {
-  Ladder ladder{"attention", "one token of SmolLM2-135M, 9 query heads and 3 of keys, after a long text",
-                true, 4.0 * static_cast<double>(shape.n_head * shape.positions * shape.head_size)};
-  ladder.shape = {{"n_head", shape.n_head},
-                  {"n_kv_head", shape.n_kv_head},
-                  {"head_size", shape.head_size},
-                  {"positions", shape.positions}};
-  const std::int64_t width = shape.n_head * shape.head_size;
-  const std::vector<float> numbers = random_values(shape.n_kv_head * shape.positions * shape.head_size);
-  const auto& queries = keep<std::vector<float>>(ladder, random_values(width));
-  auto& out = keep<std::vector<float>>(ladder, static_cast<std::size_t>(width));
-  for (const rungs::AttentionRung& rung : rungs::attention_ladder()) {
-    auto& prepared = keep<std::unique_ptr<rungs::Attention>>(
-        ladder, rung.prepare(shape, numbers.data(), numbers.data(), team));
-    add(ladder, rung.name, rung.idea, prepared->cache_bytes(),
-        [&] { prepared->run(queries.data(), out.data()); });
-  }
-  const auto one = [&](std::initializer_list<std::int32_t> values) {
+/// Adds the engine's attention for the last `tokens` of a text, with each type of cache. The caches hold
+/// zeros, because attention takes the same time for any numbers.
+void add_engine(Ladder& ladder, const rungs::AttentionShape& shape, std::int64_t tokens,
+                const std::vector<float>& queries, Device& device) {
+  const auto ints = [&](std::initializer_list<std::int64_t> values) {
     Tensor tensor = device.allocate(DType::kInt32, {std::ssize(values)});
-    std::ranges::copy(values, tensor.data<std::int32_t>());
+    std::ranges::transform(values, tensor.data<std::int32_t>(),
+                           [](std::int64_t value) { return static_cast<std::int32_t>(value); });
     return tensor;
   };
-  const auto& batch = keep<Batch>(
-      ladder, Batch{one({0}), one({0, 1}), one({static_cast<std::int32_t>(shape.positions - 1)})});
-  const auto& rows =
-      keep<Tensor>(ladder, device.load({queries.data(), DType::kFloat32, 1, width}).reshaped({1, width}));
-  auto& result = keep<Tensor>(ladder, device.allocate(DType::kFloat32, {1, width}));
+  const std::int64_t width = shape.n_head * shape.head_size;
+  const auto& batch = keep<Batch>(ladder, Batch{device.allocate(DType::kInt32, {tokens}), ints({0, tokens}),
+                                                ints({shape.positions - tokens})});
+  const auto& rows = keep<Tensor>(
+      ladder, device.load({queries.data(), DType::kFloat32, tokens, width}).reshaped({tokens, width}));
+  auto& result = keep<Tensor>(ladder, device.allocate(DType::kFloat32, {tokens, width}));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     const auto zeros = [&] {
       Tensor tensor =
@@ -133,6 +122,49 @@ Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device
     add(ladder, fmt::format("engine, {}", to_string(dtype)), "", 2 * cache.keys.bytes(),
         [&] { device.attention(batch, rows, cache, result); });
   }
+}
+
+Ladder attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device& device) {
+  Ladder ladder{"attention", "one token of SmolLM2-135M, 9 query heads and 3 of keys, after a long text",
+                true, 4.0 * static_cast<double>(shape.n_head * shape.positions * shape.head_size)};
+  ladder.shape = {{"n_head", shape.n_head},
+                  {"n_kv_head", shape.n_kv_head},
+                  {"head_size", shape.head_size},
+                  {"positions", shape.positions}};
+  const std::vector<float> numbers = random_values(shape.n_kv_head * shape.positions * shape.head_size);
+  const auto& queries = keep<std::vector<float>>(ladder, random_values(shape.n_head * shape.head_size));
+  auto& out = keep<std::vector<float>>(ladder, queries.size());
+  for (const rungs::AttentionRung& rung : rungs::attention_ladder()) {
+    auto& prepared = keep<std::unique_ptr<rungs::Attention>>(
+        ladder, rung.prepare(shape, numbers.data(), numbers.data(), team));
+    add(ladder, rung.name, rung.idea, prepared->cache_bytes(),
+        [&] { prepared->run(queries.data(), out.data()); });
+  }
+  add_engine(ladder, shape, 1, queries, device);
+  return ladder;
+}
+
+/// The attention of a whole prompt.
+Ladder prefill_attention_of(const rungs::AttentionShape& shape, ThreadTeam& team, Device& device) {
+  const std::int64_t tokens = shape.positions, pairs = shape.n_head * tokens * (tokens + 1) / 2;
+  Ladder ladder{"prefill-attention", "a prompt of SmolLM2-135M, 9 query heads and 3 of keys", false,
+                4.0 * static_cast<double>(pairs * shape.head_size)};
+  ladder.shape = {{"n_head", shape.n_head},
+                  {"n_kv_head", shape.n_kv_head},
+                  {"head_size", shape.head_size},
+                  {"tokens", tokens}};
+  const auto& queries =
+      keep<std::vector<float>>(ladder, random_values(tokens * shape.n_head * shape.head_size));
+  const auto& numbers =
+      keep<std::vector<float>>(ladder, random_values(shape.n_kv_head * tokens * shape.head_size));
+  auto& out = keep<std::vector<float>>(ladder, queries.size());
+  const auto& prompt = keep<rungs::Prompt>(
+      ladder, rungs::Prompt{shape, tokens, queries.data(), numbers.data(), numbers.data()});
+  for (const rungs::PrefillRung& rung : rungs::prefill_attention_ladder()) {
+    add(ladder, rung.name, rung.idea, 2 * std::ssize(numbers) * std::int64_t{sizeof(float)},
+        [&, run = rung.run] { run(prompt, team, out.data()); });
+  }
+  add_engine(ladder, shape, tokens, queries, device);
   return ladder;
 }
 
@@ -201,7 +233,8 @@ json measure_rungs(const RungOptions& options) {
          return product_of("product", "96 rows times the first matrix of GPT-2 124M's MLP",
                            rungs::product_ladder(), kProductShape, team, *device);
        }},
-      {"attention", [&] { return attention_of(kAttentionShape, team, *device); }}};
+      {"attention", [&] { return attention_of(kAttentionShape, team, *device); }},
+      {"prefill-attention", [&] { return prefill_attention_of(kPromptShape, team, *device); }}};
   std::string names;
   bool is_known = options.ladder.empty();
   for (const auto& [name, _] : all) {

@@ -8,7 +8,7 @@
 namespace staircase::bench {
 
 struct RungOptions {
-  std::string ladder;  ///< "matvec", "product" or "attention"; if empty, all ladders
+  std::string ladder;  ///< "matvec", "product", "attention" or "prefill-attention"; if empty, all ladders
   int threads = 1;
   int rounds = 5;
 };

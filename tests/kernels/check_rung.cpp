@@ -77,6 +77,27 @@ std::string compare(const AttentionRung& first, const AttentionRung& rung, const
   return "";
 }
 
+std::string compare(const PrefillRung& first, const PrefillRung& rung, const PromptShape& shape,
+                    ThreadTeam& team) {
+  for (const float of_queries : {0.0f, 1.0f, 8.0f, 200.0f}) {
+    const Heads heads(shape, of_queries, 1);
+    const Prompt prompt = heads.prompt(shape);
+    bool stays_inside = true;
+    const auto results = [&](const PrefillRung& of) {
+      return results_of(
+          std::ssize(heads.queries), [&](float* out) { of.run(prompt, team, out); }, stays_inside);
+    };
+    const std::vector<float> expected = results(first), own = results(rung);
+    const std::string found = difference(
+        fmt::format("With {} heads, {} of keys, {} features, {} tokens, {} positions and queries times {},",
+                    shape.n_head, shape.n_kv_head, shape.head_size, shape.tokens, shape.positions,
+                    of_queries),
+        own, expected, 2.0 * tolerance_of_attention(rung.name, of_queries), stays_inside);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
 /// Seconds of one call in the shape of tools/bench, in turns, for all rungs at once.
 std::vector<double> seconds_of_calls(const std::vector<std::function<void()>>& calls) {
   std::vector<bench::Task> tasks;
@@ -101,6 +122,16 @@ void print_speed(const std::vector<std::string_view>& names, const std::vector<d
   }
 }
 
+std::string_view lacks(const Rung& rung) {
+  return rung.prepare == nullptr ? rung.lacks : "";
+}
+
+/// Any processor can run the rungs of attention.
+template <typename R>
+std::string_view lacks(const R&) {
+  return "";
+}
+
 /// The rungs around number `own` that this processor can run, and which of them it is.
 template <typename R>
 std::pair<std::vector<R>, std::size_t> around(std::span<const R> ladder, std::size_t own) {
@@ -108,7 +139,7 @@ std::pair<std::vector<R>, std::size_t> around(std::span<const R> ladder, std::si
   std::size_t place = 0;
   for (std::size_t i = own - 1; i <= own + 1 && i < ladder.size(); ++i) {
     if (i == own) place = rungs.size();
-    if (ladder[i].prepare != nullptr) rungs.push_back(ladder[i]);
+    if (lacks(ladder[i]).empty()) rungs.push_back(ladder[i]);
   }
   return {rungs, place};
 }
@@ -148,12 +179,19 @@ void measure(std::span<const AttentionRung> ladder, std::size_t own, const Atten
   print_speed(names, seconds_of_calls(calls), place);
 }
 
-std::string_view lacks(const Rung& rung) {
-  return rung.prepare == nullptr ? rung.lacks : "";
-}
-
-std::string_view lacks(const AttentionRung&) {
-  return "";
+void measure(std::span<const PrefillRung> ladder, std::size_t own, const PromptShape& shape,
+             ThreadTeam& team) {
+  const Heads heads(shape, 1.0f, 1);
+  const Prompt prompt = heads.prompt(shape);
+  std::vector<float> out(heads.queries.size());
+  const auto [rungs, place] = around(ladder, own);
+  std::vector<std::function<void()>> calls;
+  std::vector<std::string_view> names;
+  for (const PrefillRung& rung : rungs) {
+    calls.push_back([&, run = rung.run] { run(prompt, team, out.data()); });
+    names.push_back(rung.name);
+  }
+  print_speed(names, seconds_of_calls(calls), place);
 }
 
 template <typename R, typename Shape>
@@ -201,6 +239,11 @@ int main(int count, char** arguments) try {
     return check(product_ladder(), number, kOddProducts, bench::kProductShape, compares_only);
   if (words[0] == "attention")
     return check(attention_ladder(), number, kOddHeads, bench::kAttentionShape, compares_only);
+  if (words[0] == "prefill-attention") {
+    PromptShape half{bench::kPromptShape, bench::kPromptShape.positions / 2};  // rung 1 takes long
+    half.positions = half.tokens;
+    return check(prefill_attention_ladder(), number, kOddPrompts, half, compares_only);
+  }
   fmt::print("There is no ladder {}.\n", words[0]);
   return 2;
 } catch (const std::exception& error) {

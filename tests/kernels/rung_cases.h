@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/rungs/cpu/attention/attention.h"
+#include "kernels/rungs/cpu/prefill_attention/prefill_attention.h"
 #include "kernels/rungs/cpu/rung.h"
 
 namespace staircase::rungs {
@@ -20,6 +20,16 @@ inline const std::vector<ProductShape> kOddProducts = {
 inline const std::vector<AttentionShape> kOddHeads = {{1, 1, 16, 1},  {3, 3, 16, 2},  {2, 1, 48, 63},
                                                       {4, 2, 64, 64}, {9, 3, 64, 65}, {8, 1, 128, 200},
                                                       {6, 3, 80, 449}};
+
+struct PromptShape : AttentionShape {
+  std::int64_t tokens;
+};
+
+/// Whole prompts, the next part of a text, and one token. Tiles have 6 tokens, blocks 96 tokens and 256 keys.
+inline const std::vector<PromptShape> kOddPrompts = {
+    {{1, 1, 16, 1}, 1},    {{3, 3, 16, 2}, 2},    {{2, 1, 48, 63}, 63},    {{4, 2, 64, 64}, 7},
+    {{9, 3, 64, 65}, 65},  {{6, 3, 80, 200}, 97}, {{2, 1, 128, 193}, 193}, {{2, 1, 16, 257}, 257},
+    {{1, 1, 32, 449}, 96}, {{8, 1, 64, 130}, 1}};
 
 /// Whole numbers up to 127, with the largest in each group of 32 inputs, on both sides. Then 8 bits and
 /// bfloat16 round nothing, and no sum needs more than the 24 bits of a float: all types must agree exactly.
@@ -45,15 +55,21 @@ struct Wholes {
 
 /// Normal numbers; queries a few times larger make some weights nearly 1 and others nearly 0.
 struct Heads {
-  Heads(const AttentionShape& shape, float of_queries, unsigned seed) {
+  Heads(const PromptShape& shape, float of_queries, unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    queries.resize(static_cast<std::size_t>(shape.n_head * shape.head_size));
+    queries.resize(static_cast<std::size_t>(shape.tokens * shape.n_head * shape.head_size));
     keys.resize(static_cast<std::size_t>(shape.n_kv_head * shape.positions * shape.head_size));
     values.resize(keys.size());
     for (float& value : queries) value = of_queries * normal(random);
     for (float& value : keys) value = normal(random);
     for (float& value : values) value = normal(random);
+  }
+  Heads(const AttentionShape& shape, float of_queries, unsigned seed)
+      : Heads(PromptShape{shape, 1}, of_queries, seed) {}
+
+  Prompt prompt(const PromptShape& shape) const {
+    return {shape, shape.tokens, queries.data(), keys.data(), values.data()};
   }
 
   std::vector<float> queries, keys, values;

@@ -111,18 +111,19 @@ TEST_CASE("a rung of zeros is zero, and its weights take the bytes of their type
 
 namespace {
 
-/// Section 3.2.1 of Vaswani et al. 2017, word for word.
-std::vector<double> attention_of(const AttentionShape& shape, const Heads& heads) {
+/// Section 3.2.1 of Vaswani et al. 2017, word for word, for each token with the positions up to its own.
+std::vector<double> attention_of(const PromptShape& shape, const Heads& heads) {
   std::vector<double> out;
   const std::int64_t size = shape.head_size;
-  for (std::int64_t h = 0; h < shape.n_head; ++h) {
+  for (std::int64_t row = 0; row < shape.tokens * shape.n_head; ++row) {
+    const std::int64_t h = row % shape.n_head, seen = shape.positions - shape.tokens + row / shape.n_head + 1;
     const auto first = static_cast<std::size_t>(h / shape.group() * shape.positions * size);
     std::vector<double> weights;
     double sum = 0.0, largest = -1e300;
-    for (std::int64_t p = 0; p < shape.positions; ++p) {
+    for (std::int64_t p = 0; p < seen; ++p) {
       double score = 0.0;
       for (std::int64_t f = 0; f < size; ++f)
-        score += static_cast<double>(heads.queries[static_cast<std::size_t>(h * size + f)]) *
+        score += static_cast<double>(heads.queries[static_cast<std::size_t>(row * size + f)]) *
                  static_cast<double>(heads.keys[first + static_cast<std::size_t>(p * size + f)]);
       weights.push_back(score / std::sqrt(static_cast<double>(size)));
       largest = std::max(largest, weights.back());
@@ -130,7 +131,7 @@ std::vector<double> attention_of(const AttentionShape& shape, const Heads& heads
     for (double& weight : weights) sum += weight = std::exp(weight - largest);
     for (std::int64_t f = 0; f < size; ++f) {
       double mean = 0.0;
-      for (std::int64_t p = 0; p < shape.positions; ++p)
+      for (std::int64_t p = 0; p < seen; ++p)
         mean += weights[static_cast<std::size_t>(p)] / sum *
                 static_cast<double>(heads.values[first + static_cast<std::size_t>(p * size + f)]);
       out.push_back(mean);
@@ -158,7 +159,7 @@ TEST_CASE("every rung of attention is the formula, for any heads, positions and 
   for (const AttentionShape& shape : kOddHeads) {
     for (const float of_queries : {0.0f, 1.0f, 8.0f, 200.0f}) {
       const Heads heads(shape, of_queries, ++seed);
-      const std::vector<double> expected = attention_of(shape, heads);
+      const std::vector<double> expected = attention_of(PromptShape{shape, 1}, heads);
       for (const AttentionRung& rung : attention_ladder()) {
         CAPTURE(rung.name);
         CAPTURE(shape.n_head);
@@ -213,6 +214,65 @@ TEST_CASE("the caches of attention take the bytes of their type") {
   }
 }
 
+namespace {
+
+std::vector<float> attention_of(const PrefillRung& rung, const PromptShape& shape, const Heads& heads,
+                                ThreadTeam& team) {
+  bool stays_inside = false;
+  std::vector<float> out = results_of(
+      std::ssize(heads.queries), [&](float* to) { rung.run(heads.prompt(shape), team, to); }, stays_inside);
+  CHECK(stays_inside);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every rung of a prompt's attention is the formula, for whole prompts, parts and single tokens") {
+  ThreadTeam team(3);
+  unsigned seed = 0;
+  for (const PromptShape& shape : kOddPrompts) {
+    for (const float of_queries : {0.0f, 1.0f, 8.0f, 200.0f}) {
+      const Heads heads(shape, of_queries, ++seed);
+      const std::vector<double> expected = attention_of(shape, heads);
+      for (const PrefillRung& rung : prefill_attention_ladder()) {
+        CAPTURE(rung.name);
+        CAPTURE(shape.tokens);
+        CAPTURE(shape.positions);
+        CAPTURE(of_queries);
+        const std::vector<float> out = attention_of(rung, shape, heads, team);
+        REQUIRE(out.size() == expected.size());
+        double most = 0.0;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          REQUIRE(std::isfinite(out[i]));
+          most = std::max(most, std::abs(static_cast<double>(out[i]) - expected[i]));
+        }
+        CHECK(most < tolerance_of_attention(rung.name, of_queries));
+      }
+    }
+  }
+}
+
+TEST_CASE("a later token changes nothing in the attention of those before it, to the bit") {
+  ThreadTeam team(2);
+  const PromptShape shape{{2, 1, 16, 130}, 130};
+  const Heads heads(shape, 1.0f, 1);
+  for (const std::int64_t token : {1, 6, 63, 64, 96, 129}) {
+    Heads changed = heads;
+    for (std::int64_t i = token * 16; i < 130 * 16; ++i) {
+      changed.keys[static_cast<std::size_t>(i)] = 1000.0f;
+      changed.values[static_cast<std::size_t>(i)] = -1000.0f;
+    }
+    for (const PrefillRung& rung : prefill_attention_ladder()) {
+      CAPTURE(rung.name);
+      CAPTURE(token);
+      const std::vector<float> before = attention_of(rung, shape, heads, team),
+                               after = attention_of(rung, shape, changed, team);
+      const auto first = std::mismatch(before.begin(), before.end(), after.begin()).first;
+      CHECK(first - before.begin() == token * 2 * 16);  // its own result is the first that differs
+    }
+  }
+}
+
 TEST_CASE("names are numbered in order, and a rung that cannot run says what is lacking") {
   for (const std::span<const Rung> ladder : {matvec_ladder(), product_ladder()}) {
     int number = 1;
@@ -221,4 +281,7 @@ TEST_CASE("names are numbered in order, and a rung that cannot run says what is 
       CHECK((rung.prepare == nullptr) == !rung.lacks.empty());
     }
   }
+  int number = 1;
+  for (const PrefillRung& rung : prefill_attention_ladder())
+    CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
 }

@@ -854,7 +854,7 @@ class Understood(unittest.TestCase):
             self.assertEqual(self.read(f"--masks . --share {share}").share, share)
         for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
             self.assertIn(f"'{wrong}' is not a range of digits from 0 to f, like 0-7", self.read(f"--masks . --share {wrong}"))
-        self.assertRegex(self.read("--rungs vector"), "'vector' is not a ladder; choose matvec, product, attention, gpu-matvec, .* or gpu-[a-z]+$")
+        self.assertRegex(self.read("--rungs vector"), "'vector' is not a ladder; choose matvec, product, attention, prefill-attention, gpu-matvec, .* or gpu-[a-z]+$")
         self.assertEqual([self.read(line).rungs for line in ("--rungs product", "--rungs matvec", "--rungs", "")],
                          ["product", "matvec", "", None])
 

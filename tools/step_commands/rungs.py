@@ -45,7 +45,7 @@ class Rung:
 
     def variable(self):
         """The name of the rung's variable in the ladder, such as kRegisters."""
-        return re.search(r"^constexpr \w+ (k\w+)\b", self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        return re.search(r"^constexpr \w*Rung (k\w+)\b", self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def page(self):
         """(the page, its section about this rung as lines)."""
@@ -257,7 +257,7 @@ def check(folder, options):
     waits = left(text)
     if waits:
         return red(f"your turn in {folder.file.name}: {', '.join(waits)}.")
-    if not re.search(rf"^constexpr \w+ {folder.rung.variable()}\b", text, re.MULTILINE):
+    if not re.search(rf"^constexpr \w*Rung {folder.rung.variable()}\b", text, re.MULTILINE):
         return red(f"{folder.file.name} no longer defines {folder.rung.variable()}, by which the ladder finds it.")
     with locked(folder.path / "build", waiting="Another check of this folder is running; this one waits for it ..."):
         found = compile_rung(folder, (options.build or ROOT / "build").absolute(), options.sanitize)
@@ -279,7 +279,7 @@ def compile_rung(folder, build, sanitize):
         compile_project(build, [rung.ladder.program])
     done = subprocess.run(["ninja", "-C", build, "-t", "commands", rung.ladder.program], capture_output=True, text=True)
     commands = [shlex.split(line) for line in done.stdout.splitlines()]
-    place = f"{rung.file.parent.name}_{rung.file.stem}" if rung.ladder.is_gpu else f"{rung.file.parent.name}/{rung.file.stem}"
+    place = f"rung_{rung.file.parent.name}_{rung.file.stem}" if rung.ladder.is_gpu else f"/{rung.file.parent.name}/{rung.file.stem}"
     compilers = [words for words in commands if "-c" in words and words[-1].endswith(f"{place}.cpp")]
     linkers = [words for words in commands if "-o" in words and words[words.index("-o") + 1] == rung.ladder.program]
     if done.returncode or not compilers or not linkers:

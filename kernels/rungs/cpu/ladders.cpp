@@ -2,6 +2,7 @@
 
 #include "kernels/rungs/cpu/attention/attention.h"
 #include "kernels/rungs/cpu/matvec/matvec.h"
+#include "kernels/rungs/cpu/prefill_attention/prefill_attention.h"
 #include "kernels/rungs/cpu/product/product.h"
 
 namespace staircase::rungs {
@@ -24,6 +25,12 @@ std::span<const AttentionRung> attention_ladder() {
   using namespace attention;
   static const std::array ladder{kPlain,      kLoopOrder, kDotProducts, kExponentials, kOnlineSoftmax,
                                  kPackedKeys, kGroups,    kThreads,     kSplitKeys,    kBFloat16};
+  return ladder;
+}
+
+std::span<const PrefillRung> prefill_attention_ladder() {
+  using namespace prefill_attention;
+  static const std::array ladder{kPlain, kCausal, kSimd, kPackedPanels, kQueryTile, kOnlineSoftmax, kThreads};
   return ladder;
 }
 
