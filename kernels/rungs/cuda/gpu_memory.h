@@ -36,6 +36,16 @@ class GpuMemory {
     return static_cast<T*>(memory);
   }
 
+  /// Fills `count` results and the number after them with 0.5, so what a run leaves out shows, and what it
+  /// writes beyond.
+  void clear(float* results, std::size_t count) const {
+    const std::vector<float> unwritten(count + 1, 0.5f);
+    cuda::check(cudaMemcpyAsync(results, unwritten.data(), unwritten.size() * sizeof(float),
+                                cudaMemcpyHostToDevice, stream_),
+                "a result was cleared");
+    wait();
+  }
+
   std::vector<float> get(const float* from, std::size_t count) const {
     std::vector<float> values(count);
     cuda::check(cudaMemcpyAsync(values.data(), from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_),

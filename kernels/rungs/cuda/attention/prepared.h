@@ -30,7 +30,6 @@ class Prepared {
     a_.keys = gpu_.put(cache);
     a_.values = a_.keys + padded_values.size();
     const auto heads = static_cast<std::size_t>(a_.n_head);
-    unwritten_ = gpu_.put(std::vector<float>(heads * stride() + 1, 0.5f));
     a_.out = gpu_.put(std::vector<float>(heads * stride() + 1));
     a_.scores = gpu_.put(std::vector<float>(heads * static_cast<std::size_t>(a_.positions)));
     a_.sums = gpu_.put(std::vector<float>(heads * kMostSplits * stride()));
@@ -41,7 +40,7 @@ class Prepared {
   const Attention& operands() const { return a_; }
   /// The bytes of keys and values.
   std::size_t cache_bytes() const { return cache_bytes_; }
-  /// Starts the kernels that write the queries and fill `out` with 0.5, and returns when they have ended.
+  /// Starts the kernel that writes the queries, and returns when it has ended.
   void write_x() {
     copy_queries();
     gpu_.wait();
@@ -51,8 +50,9 @@ class Prepared {
     rung_.start(a_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernel that writes the queries and then the rung, without a wait between them.
+  /// Fills `out` with 0.5, then starts the kernel that writes the queries and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(a_.out, static_cast<std::size_t>(a_.n_head) * stride());
     copy_queries();
     run();
   }
@@ -83,7 +83,6 @@ class Prepared {
   }
 
   void copy_queries() {
-    copy_by_kernel(unwritten_, a_.out, a_.n_head * a_.stride + 1, gpu_.stream());
     copy_by_kernel(given_queries_, const_cast<float*>(a_.queries), a_.n_head * a_.stride, gpu_.stream());
   }
 
@@ -91,7 +90,7 @@ class Prepared {
   std::size_t size_, cache_bytes_ = 0;
   Attention a_{};
   GpuMemory gpu_;
-  float *given_queries_ = nullptr, *unwritten_ = nullptr;
+  float* given_queries_ = nullptr;
 };
 
 }  // namespace staircase::rungs::gpu_attention

@@ -17,7 +17,7 @@ class Prepared {
     c_.multiprocessors = properties.multiProcessorCount;
     given_x_ = gpu_.put(x);
     c_.w = gpu_.put(w);
-    c_.x = gpu_.put(std::vector<float>(2 * x.size() + 1, 0.5f));
+    c_.x = gpu_.put(std::vector<float>(2 * x.size() + 1));
     c_.arrived = gpu_.put(std::vector<unsigned>(1));
     c_.graph = &graph_;
   }
@@ -36,8 +36,9 @@ class Prepared {
     rung_.start(c_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernel that writes x and then the rung, without a wait between them.
+  /// Fills x with 0.5, then starts the kernel that writes x and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(c_.x, 2 * static_cast<std::size_t>(c_.width));
     copy_x();
     run();
   }

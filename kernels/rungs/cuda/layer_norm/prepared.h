@@ -14,7 +14,7 @@ class Prepared {
       : rung_(rung), count_(x.size()) {
     given_x_ = gpu_.put(x);
     n_.x = gpu_.put(std::vector<float>(count_));
-    n_.y = gpu_.put(std::vector<float>(count_ + 1, 0.5f));
+    n_.y = gpu_.put(std::vector<float>(count_ + 1));
     n_.weight = gpu_.put(weight);
     n_.bias = gpu_.put(bias);
     n_.width = static_cast<int>(weight.size());
@@ -32,8 +32,9 @@ class Prepared {
     rung_.start(n_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernel that writes x and then the rung, without a wait between them.
+  /// Fills y with 0.5, then starts the kernel that writes x and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(n_.y, count_);
     copy_x();
     run();
   }

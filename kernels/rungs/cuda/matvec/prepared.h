@@ -23,7 +23,7 @@ class Prepared {
     std::copy_n(x, n_in, padded_x.data());
     given_x_ = gpu_.put(padded_x);
     m_.x = gpu_.put(std::vector<float>(places));
-    m_.y = gpu_.put(std::vector<float>(rows + 1, 0.5f));
+    m_.y = gpu_.put(std::vector<float>(rows + 1));
     m_.rounded_x = gpu_.put(std::vector<std::int8_t>(places));
     m_.scales_of_x = gpu_.put(std::vector<float>(places / kGroup));
     m_.n_in = n_in;
@@ -58,8 +58,9 @@ class Prepared {
     rung_.start(m_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernel that writes x and then the rung, without a wait between them.
+  /// Fills y with 0.5, then starts the kernel that writes x and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(m_.y, static_cast<std::size_t>(m_.n_out));
     copy_x();
     run();
   }

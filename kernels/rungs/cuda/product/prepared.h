@@ -23,7 +23,6 @@ class Prepared {
     given_x_ = gpu_.put(padded_x);
     p_.x = gpu_.put(std::vector<float>(padded_x.size()));
     p_.rounded_x = gpu_.put(std::vector<std::uint16_t>(padded_x.size()));
-    unwritten_ = gpu_.put(std::vector<float>(outputs() + 1, 0.5f));
     p_.y = gpu_.put(std::vector<float>(outputs() + 1));
     if (rung.stored == Stored::kFloat32) {
       p_.w = gpu_.put(padded_w);
@@ -34,7 +33,7 @@ class Prepared {
     }
   }
 
-  /// Starts the kernels that write x and fill y with 0.5, and returns when they have ended.
+  /// Starts the kernel that writes x, and returns when it has ended.
   void write_x() {
     copy_x();
     gpu_.wait();
@@ -44,8 +43,9 @@ class Prepared {
     rung_.start(p_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernels that write x and y and then the rung, without a wait between them.
+  /// Fills y with 0.5, then starts the kernels that write x and y and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(p_.y, outputs());
     copy_x();
     run();
   }
@@ -67,15 +67,12 @@ class Prepared {
     return rows;
   }
 
-  void copy_x() {
-    copy_by_kernel(unwritten_, p_.y, static_cast<int>(outputs()) + 1, gpu_.stream());
-    copy_by_kernel(given_x_, const_cast<float*>(p_.x), p_.rows * p_.stride, gpu_.stream());
-  }
+  void copy_x() { copy_by_kernel(given_x_, const_cast<float*>(p_.x), p_.rows * p_.stride, gpu_.stream()); }
 
   ProductRung rung_;
   Product p_{};
   GpuMemory gpu_;
-  float *given_x_ = nullptr, *unwritten_ = nullptr;
+  float* given_x_ = nullptr;
 };
 
 }  // namespace staircase::rungs::gpu_product

@@ -12,7 +12,7 @@ class Prepared {
   Prepared(const SoftmaxRung& rung, const std::vector<float>& x, int width) : rung_(rung), count_(x.size()) {
     given_x_ = gpu_.put(x);
     s_.x = gpu_.put(std::vector<float>(count_));
-    s_.y = gpu_.put(std::vector<float>(count_ + 1, 0.5f));
+    s_.y = gpu_.put(std::vector<float>(count_ + 1));
     s_.width = width;
     s_.rows = static_cast<int>(count_) / width;
     s_.parts = gpu_.put(std::vector<Part>(static_cast<std::size_t>(s_.rows) * kBlocks));
@@ -28,8 +28,9 @@ class Prepared {
     rung_.start(s_, gpu_.stream());
     gpu_.wait();
   }
-  /// Starts the kernel that writes x and then the rung, without a wait between them.
+  /// Fills y with 0.5, then starts the kernel that writes x and the rung, without a wait between them.
   void run_after_kernel() {
+    gpu_.clear(s_.y, count_);
     copy_x();
     run();
   }
