@@ -7,6 +7,7 @@
 //   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
 //   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
+//   - a block that ends while a bulk copy is under way, and an mbarrier that is not initialised for all;
 //   - in a kernel that may begin before the previous one ends, a thread that never waits for that;
 //   - a thread that sleeps for ever, as one that waits for a block which cannot run;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
@@ -31,6 +32,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -121,6 +123,24 @@ struct Copy {
   unsigned group;  ///< how many groups the thread had committed before
 };
 
+/// An mbarrier. A phase ends once all threads have arrived and all bytes that they announced are copied.
+struct Mbarrier {
+  unsigned arrivals = 0;  ///< of a phase
+  unsigned missing = 0;   ///< of them
+  unsigned bytes = 0;     ///< announced and not yet copied
+  unsigned parity = 0;    ///< of the phase, 0 or 1
+  unsigned thread = 0;    ///< that initialised it
+  std::uint32_t since = 0;
+};
+
+/// A bulk copy to shared memory that has begun.
+struct BulkCopy {
+  void* to;
+  const void* from;
+  unsigned bytes;
+  const void* barrier;  ///< the mbarrier that counts its bytes
+};
+
 struct Thread {
   enum class State { kReady, kAtBarrier, kInWarpOperation, kSleeping, kExited };
 
@@ -169,6 +189,7 @@ inline std::string describe(Place where) {
 inline void (*on_fence)() = nullptr;
 inline void (*on_atomic)(const void* flag) = nullptr;
 inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
+inline void (*on_arrival)(const void* to, std::size_t bytes) = nullptr;  ///< of a bulk copy
 inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
 inline void (*on_barrier)() = nullptr;
 
@@ -234,6 +255,8 @@ struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Thread> threads;
   Warp warps[kWarp] = {};
+  std::map<const void*, Mbarrier> mbarriers;  ///< by their address
+  std::vector<BulkCopy> bulk_copies;          ///< under way
 };
 
 /// Runs blocks, one at a time.
@@ -285,6 +308,45 @@ class Processor {
     if (on_copy != nullptr) on_copy(to, sizeof bits);
     *static_cast<uint4*>(to) = {~0u, ~0u, ~0u, ~0u};
     current_->copies.push_back({to, bits, current_->copy_groups});
+  }
+
+  /// mbarrier.init
+  void init_mbarrier(const void* memory, unsigned arrivals) {
+    own_->mbarriers[memory] = {arrivals, arrivals, 0, 0, current_->number, epochs().barriers};
+  }
+
+  /// mbarrier.arrive.expect_tx
+  void arrive_expecting(const void* memory, unsigned bytes) {
+    Mbarrier& barrier = mbarrier(memory);
+    if (barrier.missing == 0) fail("arrives at an mbarrier more often than its phase has arrivals");
+    --barrier.missing;
+    barrier.bytes += bytes;
+    end_phase(barrier);
+  }
+
+  /// cp.async.bulk. It is made when a thread waits for its bytes and no other thread of the block can run: as
+  /// late as a GPU may.
+  void begin_bulk_copy(void* to, const void* from, unsigned bytes, const void* barrier) {
+    mbarrier(barrier);
+    if (on_copy != nullptr) on_copy(to, bytes);
+    std::memset(to, 0xff, bytes);
+    own_->bulk_copies.push_back({to, from, bytes, barrier});
+  }
+
+  /// mbarrier.try_wait.parity, until the phase with that parity has ended.
+  void wait_for_mbarrier(const void* memory, unsigned parity, Place where) {
+    while (mbarrier(memory).parity == parity) {
+      sleep(where);
+      if (mbarrier(memory).parity != parity) break;
+      std::erase_if(own_->bulk_copies, [&](const BulkCopy& copy) {
+        if (copy.barrier != memory) return false;
+        std::memcpy(copy.to, copy.from, copy.bytes);
+        if (on_arrival != nullptr) on_arrival(copy.to, copy.bytes);
+        mbarrier(memory).bytes -= copy.bytes;
+        return true;
+      });
+      end_phase(mbarrier(memory));
+    }
   }
 
   /// cp.async.commit_group
@@ -345,6 +407,20 @@ class Processor {
 
  private:
   static constexpr unsigned kMostNaps = 10'000;
+
+  Mbarrier& mbarrier(const void* memory) {
+    const auto found = own_->mbarriers.find(memory);
+    if (found == own_->mbarriers.end()) fail("uses an mbarrier that no thread of the block has initialised");
+    if (found->second.thread != current_->number && found->second.since == epochs().barriers)
+      fail("uses an mbarrier that another thread initialised, with no barrier since then");
+    return found->second;
+  }
+
+  static void end_phase(Mbarrier& barrier) {
+    if (barrier.missing > 0 || barrier.bytes > 0) return;
+    barrier.missing = barrier.arrivals;
+    barrier.parity ^= 1;
+  }
 
   static uint3 index_of(unsigned block) {
     return {block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y};
@@ -410,11 +486,13 @@ class Processor {
   }
 
   void run_block(std::size_t shared_bytes) {
-    auto& [index, epochs, scheduler, fibers, threads, warps] = *own_;
+    auto& [index, epochs, scheduler, fibers, threads, warps, mbarriers, bulk_copies] = *own_;
     n_threads_ = blockDim.x * blockDim.y * blockDim.z;
     while (fibers.size() < n_threads_) add_fiber();
     epochs = {.kernels = kernels_, .blocks = ++blocks_};
     blockIdx = index;
+    mbarriers.clear();
+    bulk_copies.clear();
     prepare_shared_memory(shared_bytes);
     const dim3 block = blockDim;
     std::vector<unsigned> order(n_threads_);
@@ -446,6 +524,10 @@ class Processor {
       }
       if (!any_ran && !wake_sleepers()) release_barrier();
       if (settings.order == Order::kRandom) arrange(order);
+    }
+    if (!bulk_copies.empty()) {
+      note(threads[0], "the block ends while a bulk copy is under way");
+      abandon();
     }
   }
 

@@ -207,6 +207,14 @@ void note_copy(void* to, std::size_t bytes) {
   on_access(to, bytes, true, nullptr);
 }
 
+/// Whatever reads the bytes from here on has waited for them.
+void note_arrival(const void* to, std::size_t bytes) {
+  const Range range = shared_variables();
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(to) - range.begin;
+  for (std::uintptr_t byte = first; byte < std::min<std::uintptr_t>(first + bytes, shadow.size()); ++byte)
+    shadow[byte].block = 0;
+}
+
 void note_constant_read(const void* from, std::size_t bytes) {
   check_bounds(from, bytes, false);
   forget_finished_writes();
@@ -225,6 +233,7 @@ void check_races(bool on) {
   on_fence = on ? note_fence : nullptr;
   on_atomic = on ? note_atomic : nullptr;
   on_copy = on ? note_copy : nullptr;
+  on_arrival = on ? note_arrival : nullptr;
   on_constant_read = on ? note_constant_read : nullptr;
   global_kernel = 0;  // drops its records at the next access
   for (ByteAccesses& byte : shadow) byte.block = 0;

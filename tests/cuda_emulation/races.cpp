@@ -238,6 +238,73 @@ TEST_CASE("an asynchronous copy may begin before the wait, unless a kernel wrote
   CHECK(cudaFree(memory) == cudaSuccess);
 }
 
+enum class Slip {
+  kNone,
+  kInit,
+  kBarrierAfterInit,
+  kWait,
+  kLastWait,
+  kUse,
+  kBarrierBeforeCopy,
+  kArrivals,
+  kSource
+};
+
+/// Two turns of 64 numbers through one slot of shared memory.
+template <Slip kSlip>
+__global__ void copy_through_a_slot(int* memory) {
+  int* const slot = reinterpret_cast<int*>(dynamic_shared_memory);
+  __shared__ std::uint64_t arrived;
+  const auto request = [&](int turn) {
+    mbarrier_arrive_expecting(&arrived, 256);
+    if (kSlip == Slip::kArrivals) mbarrier_arrive_expecting(&arrived, 256);
+    copy_in_bulk(slot, memory + turn * 64 + (kSlip == Slip::kSource ? 1 : 0), 256, &arrived);
+  };
+  if (threadIdx.x == 0) {
+    if (kSlip != Slip::kInit) mbarrier_init(&arrived, 1);
+    mbarriers_are_ready();
+    request(0);
+  }
+  if (kSlip != Slip::kBarrierAfterInit) __syncthreads();
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool waits = kSlip != Slip::kWait && (kSlip != Slip::kLastWait || turn == 0);
+    if (kSlip == Slip::kUse && turn == 1) return;
+    if (waits) mbarrier_wait(&arrived, static_cast<unsigned>(turn));
+    memory[128 + turn * 64 + static_cast<int>(threadIdx.x)] = slot[threadIdx.x];
+    if (turn == 1) return;
+    if (kSlip != Slip::kBarrierBeforeCopy) __syncthreads();
+    if (threadIdx.x == 0) request(1);
+  }
+}
+
+TEST_CASE("a bulk copy is there when its mbarrier has been waited for, and what it needs is checked") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 1024) == cudaSuccess);
+  int* const numbers = static_cast<int*>(memory);
+  for (int i = 0; i < 128; ++i) numbers[i] = i;
+  const auto fault = [&](void (*kernel)(int*)) {
+    cuda_emulation::check_races(true);
+    const std::string text = fault_of(kernel, 1, 64, 256, numbers);
+    cuda_emulation::check_races(false);
+    return text;
+  };
+  in_every_order([&] {
+    std::memset(numbers + 128, 0, 512);
+    CHECK(fault(copy_through_a_slot<Slip::kNone>) == "");
+    CHECK(std::memcmp(numbers, numbers + 128, 512) == 0);
+    CHECK(contains(fault(copy_through_a_slot<Slip::kInit>), "an mbarrier that no thread of the block has"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kBarrierAfterInit>), "mbarrier"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kWait>), "arrives at an mbarrier more often"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kLastWait>), "shared memory that another thread"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kUse>), "ends while a bulk copy is under way"));
+    CHECK(
+        contains(fault(copy_through_a_slot<Slip::kBarrierBeforeCopy>), "shared memory that another thread"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kArrivals>), "arrives at an mbarrier more often"));
+    CHECK(contains(fault(copy_through_a_slot<Slip::kSource>), "no multiple of 16 bytes"));
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
 __global__ void same_place(int* out) {
   __shared__ int shared[2];
   shared[threadIdx.x / 64] = 1;

@@ -47,7 +47,8 @@ TEST_CASE("a rung of the product on a GPU asks of memory what its page says") {
                         {"6-before-the-wait", {16.0, 7.8125, 2.0 / 3.0, 1.0}},
                         {"7-async-copies", {16.0, 7.8125, 1.0, 1.0}},
                         {"8-bfloat16", {16.0, 3.90625, 1.0, 1.0}},
-                        {"9-int8-products", {16.0, 1.953125, 1.0, 1.0}}},
+                        {"9-int8-products", {16.0, 1.953125, 1.0, 1.0}},
+                        {"10-bulk-ring", {48.0, 0.651, 1.0, 2.0}}},
                        CountedMatvec::kIn * CountedMatvec::kOut);
 }
 

@@ -141,3 +141,44 @@ void cp_async_wait_group() {
   const cuda_emulation::CountedAsOne counted_already;
   cuda_emulation::processor.wait_for_copies(kNewest);
 }
+
+// ── Bulk copies ──
+//
+// An mbarrier is 8 bytes of shared memory. Race checking takes a copy for a write of the thread that requests
+// it, until the first thread has waited for its bytes.
+
+/// mbarrier.init.shared.b64
+inline void mbarrier_init(std::uint64_t* barrier, unsigned arrivals) {
+  cuda_emulation::processor.init_mbarrier(barrier, arrivals);
+}
+
+/// fence.proxy.async: copies see the barriers that the thread has initialised.
+inline void mbarriers_are_ready() {}
+
+/// mbarrier.arrive.expect_tx.shared.b64
+inline void mbarrier_arrive_expecting(std::uint64_t* barrier, unsigned bytes) {
+  cuda_emulation::processor.arrive_expecting(barrier, bytes);
+}
+
+/// cp.async.bulk.shared.global.mbarrier::complete_tx::bytes; before the wait for the kernel before, of what
+/// no kernel writes.
+__attribute__((noinline)) inline void copy_in_bulk(void* to, const void* from, unsigned bytes,
+                                                   std::uint64_t* barrier) {
+  using cuda_emulation::processor;
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes) % 16 != 0)
+    processor.fail("copies in bulk what is no multiple of 16 bytes");
+  if (!cuda_emulation::is_allocated(from, bytes))
+    processor.fail("copies in bulk what is not in one piece of the device's memory");
+  if (!processor.thread()->waited && cuda_emulation::on_constant_read != nullptr)
+    cuda_emulation::on_constant_read(from, bytes);
+  const cuda_emulation::CountedAsOne as_one;
+  as_one.count(cuda_emulation::Access::kStream, cuda_emulation::Memory::kGlobal, from, bytes,
+               __builtin_return_address(0));
+  processor.begin_bulk_copy(to, from, bytes, barrier);
+}
+
+/// mbarrier.try_wait.parity.shared.b64, until the phase with that parity has ended.
+inline void mbarrier_wait(std::uint64_t* barrier, unsigned parity,
+                          cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  cuda_emulation::processor.wait_for_mbarrier(barrier, parity, where);
+}

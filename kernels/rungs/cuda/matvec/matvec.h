@@ -44,6 +44,6 @@ struct MatvecRung {
 std::span<const MatvecRung> ladder();
 
 extern const MatvecRung kThread, kWarpPerOutput, kWideLoads, kLoadsInFlight, kSplitRows, kBeforeTheWait,
-    kAsyncCopies, kBFloat16, kInt8Products;
+    kAsyncCopies, kBFloat16, kInt8Products, kBulkRing;
 
 }  // namespace staircase::rungs::gpu_matvec
