@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <string>
@@ -20,33 +21,82 @@
 
 namespace staircase::rungs {
 
-/// The counters of the last kernel that a prepared rung starts. `watch` may choose the memory that counts.
-template <typename Prepared, typename Watch>
-cuda_emulation::CountedLaunch counted(Prepared& prepared, const Watch& watch) {
-  prepared.write_x();
-  cuda_emulation::Counters counters;
-  watch(counters);
-  prepared.run();
-  return counters.launches().back();
-}
+/// What a rung asks of memory, and of the host.
+struct Counted : cuda_emulation::CountedLaunch {
+  std::size_t kernels = 0;
+  std::uint64_t waits = 0;
+  int graphs = 0;
 
-/// The same of all kernels together, with the blocks of the largest.
-template <typename Prepared, typename Watch>
-cuda_emulation::CountedLaunch counted_together(Prepared& prepared, const Watch& watch) {
+  cuda_emulation::Traffic read() const {
+    cuda_emulation::Traffic all = loads;
+    all += streams;
+    return all;
+  }
+};
+
+/// The counters of the last kernel that a prepared rung starts, or of all together, with the blocks of the
+/// largest. `watch` may choose the memory that counts.
+template <bool kTogether, typename Prepared, typename Watch>
+Counted counted(Prepared& prepared, const Watch& watch) {
   prepared.write_x();
+  const std::uint64_t waits = cuda_emulation::waits;
+  const int graphs = cuda_emulation::graphs_launched;
   cuda_emulation::Counters counters;
   watch(counters);
   prepared.run();
-  cuda_emulation::CountedLaunch all = counters.launches().front();
-  for (const cuda_emulation::CountedLaunch& launch : std::span(counters.launches()).subspan(1)) {
-    all.blocks = std::max(all.blocks, launch.blocks);
-    all.loads += launch.loads;
-    all.streams += launch.streams;
-    all.barriers += launch.barriers;
-    all.conflicts += launch.conflicts;
+  const std::vector<cuda_emulation::CountedLaunch>& launches = counters.launches();
+  Counted all{kTogether ? launches.front() : launches.back()};
+  all.kernels = launches.size();
+  all.waits = cuda_emulation::waits - waits;
+  all.graphs = cuda_emulation::graphs_launched - graphs;
+  for (std::size_t i = 1; kTogether && i < launches.size(); ++i) {
+    all.blocks = std::max(all.blocks, launches[i].blocks);
+    all.loads += launches[i].loads;
+    all.streams += launches[i].streams;
+    all.barriers += launches[i].barriers;
+    all.conflicts += launches[i].conflicts;
   }
   return all;
 }
+
+/// A counter that an idea lets fall, or rise.
+struct Counter {
+  std::string_view name;
+  bool rises;
+  double (*of)(const Counted& counted);
+
+  /// Whether `own` is better than `below`.
+  bool gains(const Counted& below, const Counted& own) const {
+    return rises ? of(own) > of(below) : of(own) < of(below);
+  }
+};
+
+using OfCounted = const Counted&;
+
+inline constexpr Counter kSectors{"sectors a request", false, [](OfCounted c) {
+                                    const cuda_emulation::Traffic read = c.read();
+                                    return static_cast<double>(read.sectors) /
+                                           static_cast<double>(read.requests);
+                                  }};
+inline constexpr Counter kRequests{"requests", false,
+                                   [](OfCounted c) { return static_cast<double>(c.read().requests); }};
+inline constexpr Counter kKilobytes{"KB read", false,
+                                    [](OfCounted c) { return static_cast<double>(c.read().bytes) / 1e3; }};
+inline constexpr Counter kEarly{"KB requested before the wait", true,
+                                [](OfCounted c) { return static_cast<double>(c.read().early_bytes) / 1e3; }};
+inline constexpr Counter kAtOnce{"bytes that a thread requests at once", true,
+                                 [](OfCounted c) { return static_cast<double>(c.bytes_at_once); }};
+inline constexpr Counter kBlocks{"blocks", true, [](OfCounted c) { return static_cast<double>(c.blocks); }};
+inline constexpr Counter kBarriers{"barriers a block", false,
+                                   [](OfCounted c) { return static_cast<double>(c.barriers) / c.blocks; }};
+inline constexpr Counter kSharedBytes{
+    "bytes of shared memory that grow with the text", false,
+    [](OfCounted c) { return static_cast<double>(c.dynamic_shared_bytes); }};
+inline constexpr Counter kKernels{"kernels", false,
+                                  [](OfCounted c) { return static_cast<double>(c.kernels); }};
+inline constexpr Counter kWaits{"waits of the host", false,
+                                [](OfCounted c) { return static_cast<double>(c.waits); }};
+inline constexpr Counter kGraphs{"graphs", true, [](OfCounted c) { return static_cast<double>(c.graphs); }};
 
 struct CountedMatvec {
   static constexpr std::string_view kName = "gpu-matvec";
@@ -56,12 +106,16 @@ struct CountedMatvec {
       "read of W";
   static constexpr int kIn = 3072, kOut = 192;
 
+  /// What each rung from the second on gains over the one below.
+  static constexpr std::array kGains{kSectors, kRequests,  kAtOnce,    kBlocks,  kEarly,
+                                     kEarly,   kKilobytes, kKilobytes, kRequests};
+
   static std::span<const gpu_matvec::MatvecRung> ladder() { return gpu_matvec::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_matvec::MatvecRung& rung) {
+  static Counted count(const gpu_matvec::MatvecRung& rung) {
     const std::vector<float> w(std::size_t{kIn} * kOut, 0.25f), x(kIn, 0.5f);
     gpu_matvec::Prepared prepared(rung, kIn, kOut, w.data(), x.data());
-    return counted(prepared, [&](cuda_emulation::Counters& counters) {
+    return counted<false>(prepared, [&](cuda_emulation::Counters& counters) {
       counters.only(prepared.operands().w, prepared.weight_bytes());
     });
   }
@@ -90,12 +144,14 @@ struct CountedLayerNorm {
       "8 rows of GPT-2 124M (width 768); what the rungs read of x, weight and bias";
   static constexpr int kRows = 8, kWidth = 768;
 
+  static constexpr std::array kGains{kRequests, kBarriers, kRequests, kBarriers, kBarriers, kEarly};
+
   static std::span<const gpu_layer_norm::LayerNormRung> ladder() { return gpu_layer_norm::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_layer_norm::LayerNormRung& rung) {
+  static Counted count(const gpu_layer_norm::LayerNormRung& rung) {
     const NormCase numbers(kRows, kWidth, 0.0f);
     gpu_layer_norm::Prepared prepared(rung, numbers.x, numbers.weight, numbers.bias);
-    return counted(prepared, [](cuda_emulation::Counters&) {});
+    return counted<false>(prepared, [](cuda_emulation::Counters&) {});
   }
 
   template <typename Use>
@@ -121,11 +177,13 @@ struct CountedSoftmax {
   static constexpr std::string_view kSubject = "one row of 50,257 logits; what the rungs read";
   static constexpr int kWidth = 50257;
 
+  static constexpr std::array kGains{kRequests, kRequests, kBlocks};
+
   static std::span<const gpu_softmax::SoftmaxRung> ladder() { return gpu_softmax::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_softmax::SoftmaxRung& rung) {
+  static Counted count(const gpu_softmax::SoftmaxRung& rung) {
     gpu_softmax::Prepared prepared(rung, std::vector<float>(kWidth, 0.5f), kWidth);
-    return counted_together(prepared, [](cuda_emulation::Counters&) {});
+    return counted<true>(prepared, [](cuda_emulation::Counters&) {});
   }
 
   template <typename Use>
@@ -153,12 +211,14 @@ struct CountedAttention {
       "keys and values";
   static constexpr int kHeads = 9, kKvHeads = 3, kSize = 64, kPositions = 1024;
 
+  static constexpr std::array kGains{kKernels, kRequests, kSharedBytes, kRequests, kBlocks, kKernels};
+
   static std::span<const gpu_attention::AttentionRung> ladder() { return gpu_attention::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_attention::AttentionRung& rung) {
+  static Counted count(const gpu_attention::AttentionRung& rung) {
     const HeadsCase numbers({kHeads, kKvHeads, kSize, kPositions}, 1.0f);
     gpu_attention::Prepared prepared(rung, kKvHeads, kSize, numbers.queries, numbers.keys, numbers.values);
-    return counted_together(prepared, [&](cuda_emulation::Counters& counters) {
+    return counted<true>(prepared, [&](cuda_emulation::Counters& counters) {
       counters.only(prepared.operands().keys, prepared.cache_bytes());
     });
   }
@@ -190,12 +250,14 @@ struct CountedProduct {
   static constexpr int kRows = 64, kIn = 256, kOut = 128;
   static constexpr double kProducts = double{kRows} * kIn * kOut;
 
+  static constexpr std::array kGains{kRequests, kRequests, kRequests, kBarriers, kEarly};
+
   static std::span<const gpu_product::ProductRung> ladder() { return gpu_product::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_product::ProductRung& rung) {
+  static Counted count(const gpu_product::ProductRung& rung) {
     const std::vector<float> w(std::size_t{kIn} * kOut, 0.25f), x(std::size_t{kIn} * kRows, 0.5f);
     gpu_product::Prepared prepared(rung, kRows, kIn, kOut, w.data(), x.data());
-    return counted(prepared, [](cuda_emulation::Counters&) {});
+    return counted<false>(prepared, [](cuda_emulation::Counters&) {});
   }
 
   template <typename Use>
@@ -221,12 +283,14 @@ struct CountedBoundaries {
       "a chain of 6 layers of width 256 on a GPU of 13 multiprocessors; what the rungs read of W and x";
   static constexpr ChainSize kSize{6, 256};
 
+  static constexpr std::array kGains{kWaits, kGraphs, kEarly, kKernels};
+
   static std::span<const gpu_boundaries::BoundaryRung> ladder() { return gpu_boundaries::ladder(); }
 
-  static cuda_emulation::CountedLaunch count(const gpu_boundaries::BoundaryRung& rung) {
+  static Counted count(const gpu_boundaries::BoundaryRung& rung) {
     const ChainCase numbers(kSize);
     gpu_boundaries::Prepared prepared(rung, numbers.w, numbers.x);
-    return counted_together(prepared, [](cuda_emulation::Counters&) {});
+    return counted<true>(prepared, [](cuda_emulation::Counters&) {});
   }
 
   template <typename Use>

@@ -62,6 +62,9 @@ struct CountedLaunch {
   Traffic loads, streams, stores, prefetches;
   std::uint64_t barriers = 0;  ///< passed by blocks
   std::uint64_t shared_requests = 0, conflicts = 0;
+  std::size_t dynamic_shared_bytes = 0;  ///< of a block
+  /// The most that a thread requests of the counted global memory before it reads anything else.
+  std::uint64_t bytes_at_once = 0;
 };
 
 /// The name of a kernel without its parameters and namespaces. The program must export its symbols.
@@ -92,12 +95,13 @@ class Counters {
 
   Counters() {
     current = this;
-    on_kernel = [](const void* kernel, dim3 grid, dim3 block) {
+    on_kernel = [](const void* kernel, dim3 grid, dim3 block, std::size_t dynamic_shared_bytes) {
       current->finish_block();
       CountedLaunch& launch = current->launches_.emplace_back();
       launch.kernel = name_of_kernel(kernel);
       launch.blocks = grid.x * grid.y * grid.z;
       launch.threads = block.x * block.y * block.z;
+      launch.dynamic_shared_bytes = dynamic_shared_bytes;
     };
     on_request = [](Access access, Memory memory, const void* address, std::size_t bytes,
                     const void* instruction) {
@@ -134,10 +138,18 @@ class Counters {
   };
 
   void add(Access access, Memory memory, std::uintptr_t address, std::size_t bytes, const void* instruction) {
-    if (memory == Memory::kGlobal && (address < counted_.first || address >= counted_.second)) return;
     if (block_ != processor.epochs().blocks) finish_block();
     block_ = processor.epochs().blocks;
     const Thread& thread = *processor.thread();
+    const bool is_counted =
+        memory == Memory::kShared || (address >= counted_.first && address < counted_.second);
+    const bool reads = access == Access::kLoad || access == Access::kStream;
+    if (reads) {
+      std::uint64_t& at_once = at_once_[thread.number];
+      at_once = memory == Memory::kGlobal && is_counted ? at_once + bytes : 0;
+      launches_.back().bytes_at_once = std::max(launches_.back().bytes_at_once, at_once);
+    }
+    if (!is_counted) return;
     if (memory == Memory::kGlobal) {
       traffic(access).bytes += bytes;
       if (!thread.waited) traffic(access).early_bytes += bytes;
@@ -186,6 +198,7 @@ class Counters {
     }
     requests_.clear();
     executions_.clear();
+    at_once_.clear();
   }
 
   /// The turns that the request waits for. 4 bytes are served to 32 lanes at a time, 8 bytes to 16, 16 to 8.
@@ -216,6 +229,7 @@ class Counters {
   std::vector<CountedLaunch> launches_;
   std::pair<std::uintptr_t, std::uintptr_t> counted_{0, UINTPTR_MAX};
   std::uint64_t block_ = 0;
+  std::map<unsigned, std::uint64_t> at_once_;  // of each thread
   std::map<std::pair<unsigned, const void*>, std::pair<Since, unsigned>> executions_;
   std::map<std::tuple<unsigned, Since, const void*, unsigned>, Request> requests_;
 };

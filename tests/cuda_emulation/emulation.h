@@ -202,7 +202,8 @@ enum class Memory { kGlobal, kShared };
 /// execute it together make one request.
 inline void (*on_request)(Access, Memory, const void* address, std::size_t bytes,
                           const void* instruction) = nullptr;
-inline void (*on_kernel)(const void* kernel, dim3 grid, dim3 block) = nullptr;
+inline void (*on_kernel)(const void* kernel, dim3 grid, dim3 block,
+                         std::size_t dynamic_shared_bytes) = nullptr;
 
 /// What a thread sees that reads a number before it has waited for the kernel that may be writing it; null:
 /// the number that is there.

@@ -6,8 +6,8 @@
 //     gpu-rungs gpu-matvec 3 compare    only compares
 //
 // The second form is for tools/bench, the others for `tools/step check`, which links a learner's file in the
-// place of a rung. The status is 1, with one sentence, where a number differs or the kernel does something
-// wrong.
+// place of a rung. The status is 1, with one sentence, where a number differs, the kernel does something
+// wrong, or the counter of the rung's idea is no better than that of the rung below.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,9 +26,8 @@ namespace {
 
 template <typename Ladder>
 json figures_of(const auto& rung) {
-  const cuda_emulation::CountedLaunch launch = Ladder::count(rung);
-  cuda_emulation::Traffic read = launch.loads;
-  read += launch.streams;
+  const Counted launch = Ladder::count(rung);
+  const cuda_emulation::Traffic read = launch.read();
   const double blocks = launch.blocks;
   return {{"name", rung.name},
           {"idea", rung.idea},
@@ -89,6 +88,14 @@ int check(std::size_t number, bool compares_only) {
     return 1;
   }
   if (compares_only) return 0;
+  const Counter& counter = Ladder::kGains[number - 2];
+  const Counted below = Ladder::count(rungs[number - 2]), own = Ladder::count(rungs[number - 1]);
+  if (!counter.gains(below, own)) {
+    fmt::print("It computes what {} does, but not by the idea of {}: it has {:.6g} {}, and {} has {:.6g}.\n",
+               rungs[0].name, rungs[number - 1].name, counter.of(own), counter.name, rungs[number - 2].name,
+               counter.of(below));
+    return 1;
+  }
   fmt::print("Counted in the emulation of a GPU: {}.\n", Ladder::kSubject);
   print_head();
   for (std::size_t i = number - 2; i < std::min(number + 1, rungs.size()); ++i)

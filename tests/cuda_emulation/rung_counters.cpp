@@ -24,9 +24,8 @@ void check(const std::map<std::string_view, Promise>& promises, double numbers) 
     CAPTURE(rung.name);
     REQUIRE(promises.contains(rung.name));
     const Promise& promise = promises.at(rung.name);
-    const cuda_emulation::CountedLaunch launch = Ladder::count(rung);
-    cuda_emulation::Traffic read = launch.loads;
-    read += launch.streams;
+    const Counted launch = Ladder::count(rung);
+    const cuda_emulation::Traffic read = launch.read();
     const auto requests = static_cast<double>(read.requests), bytes = static_cast<double>(read.bytes);
     CHECK(static_cast<double>(read.sectors) / requests == doctest::Approx(promise.sectors).epsilon(1e-3));
     CHECK(requests / numbers * 1e3 == doctest::Approx(promise.requests).epsilon(1e-3));
@@ -36,7 +35,41 @@ void check(const std::map<std::string_view, Promise>& promises, double numbers) 
   }
 }
 
+/// Each rung gains over the one below, and not over itself.
+template <typename Ladder>
+void check_gains() {
+  REQUIRE(Ladder::kGains.size() + 1 == Ladder::ladder().size());
+  Counted below = Ladder::count(Ladder::ladder()[0]);
+  for (std::size_t i = 1; i < Ladder::ladder().size(); ++i) {
+    CAPTURE(Ladder::ladder()[i].name);
+    const Counted own = Ladder::count(Ladder::ladder()[i]);
+    CHECK(Ladder::kGains[i - 1].gains(below, own));
+    CHECK(!Ladder::kGains[i - 1].gains(own, own));
+    below = own;
+  }
+}
+
 }  // namespace
+
+TEST_CASE(
+    "a rung on a GPU gains over the one below in the counter of its idea, and a copy of that one does not") {
+  check_gains<CountedMatvec>();
+  check_gains<CountedLayerNorm>();
+  check_gains<CountedSoftmax>();
+  check_gains<CountedAttention>();
+  check_gains<CountedProduct>();
+  check_gains<CountedBoundaries>();
+}
+
+TEST_CASE("a thread has as many bytes under way as the page of the product says") {
+  const std::map<std::string_view, std::uint64_t> promises{
+      {"3-wide-loads", 16}, {"4-loads-in-flight", 64}, {"5-split-rows", 64}};
+  for (const auto& rung : CountedMatvec::ladder()) {
+    if (!promises.contains(rung.name)) continue;
+    CAPTURE(rung.name);
+    CHECK(CountedMatvec::count(rung).bytes_at_once == promises.at(rung.name));
+  }
+}
 
 TEST_CASE("a rung of the product on a GPU asks of memory what its page says") {
   check<CountedMatvec>({{"1-thread", {32.0, 31.25, 0.0, 0.0}},

@@ -120,6 +120,8 @@ void print_speed(const std::vector<std::string_view>& names, const std::vector<d
     if (i > own) fmt::print("  {:.2f} times as fast as yours", seconds[own] / seconds[i]);
     fmt::print("\n");
   }
+  if (own > 0 && seconds[own] > 0.97 * seconds[0])
+    fmt::print("  No faster here than {}: is the idea in?\n", names[0]);
 }
 
 std::string_view lacks(const Rung& rung) {

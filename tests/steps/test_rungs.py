@@ -219,6 +219,31 @@ class Checks(Scratch):
                 self.assertRegex(self.check(1), rf"\ARED: {said}\n\Z")
         self.assertIn("--sanitize is for code of the CPU", self.check(2, "--sanitize"))
 
+    def take_below(self):
+        """The code of the rung below, under this rung's name."""
+        below = self.rung.below()
+        text = below.file.read_text().replace(below.variable(), self.rung.variable()).replace(f'"{below.name}"', f'"{self.rung.name}"')
+        self.file.write_text(text)
+
+    @unittest.skipUnless(is_built(GPU[0]), "the build has sanitizers")
+    def test_the_code_of_the_rung_below_is_red_on_a_gpu(self):
+        for name, has in (("gpu-matvec/2", "32 sectors a request, and 1-thread has 32"), ("gpu-matvec/4", "16 bytes that a thread requests at once, and 3-wide-loads has 16"),
+                          ("gpu-boundaries/3", "0 graphs, and 2-launches has 0")):
+            with self.subTest(name):
+                self.practise(name)
+                self.take_below()
+                self.assertEqual(self.check(1), f"RED: It computes what {self.rung.ladder.rungs[0].name} does, but not by the idea of "
+                                                f"{self.rung.name}: it has {has}.\n")
+
+    def test_a_rung_without_its_idea_is_green_with_a_question_on_a_cpu(self):
+        self.practise("matvec/2")
+        self.take_below()
+        text = self.file.read_text()
+        self.file.write_text(text.replace("for (std::int64_t o", "for (int time = 0; time < 2; ++time)\n      for (std::int64_t o", 1))
+        self.assertIn("\n  No faster here than 1-plain: is the idea in?\n", self.check(0))
+        shutil.copyfile(self.rung.file, self.file)
+        self.assertNotIn("No faster", self.check(0))
+
     def test_writing_beyond_the_result_is_named(self):
         self.practise("matvec/2")
         self.solve("y[o] += x[i] * row[o];", "y[o] += x[i] * row[o];\n    y[shape_.n_out] = 0.0f;")

@@ -225,6 +225,7 @@ def readme(rung, folder):
     text = text.replace(f"[`{rung.file.name}`]({os.path.relpath(rung.file, page.parent)})", f"`{rung.file.name}`")
     text = re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", lambda found: f"]({os.path.relpath(page.parent / found[1], folder)})", text)
     below = rung.below().file
+    then = "counts what both ask of memory: a rung without its idea is red" if rung.ladder.is_gpu else "measures yours beside its neighbours"
     own = rung.short if folder == rung.folder else shlex.quote(str(folder))
     return f"""{text.strip()}
 
@@ -239,7 +240,7 @@ Leave the rest as it is, above all the last lines: the ladder finds your rung by
     tools/step check {own}
     tools/step practice {rung.short} --solution
 
-The check compares with {rung.ladder.rungs[0].name} in odd sizes, then measures yours beside its neighbours.
+The check compares with {rung.ladder.rungs[0].name} in odd sizes, then {then}.
 {link("The page of the ladder", page)} has the code, the figures and the other rungs.
 """
 

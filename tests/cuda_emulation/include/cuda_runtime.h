@@ -610,7 +610,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   cuda_emulation::enqueue(config->stream, [kernel, values, grid, block, overlaps, together,
                                            shared_bytes = config->dynamicSmemBytes] {
     if (cuda_emulation::on_kernel != nullptr) {
-      cuda_emulation::on_kernel(reinterpret_cast<const void*>(kernel), grid, block);
+      cuda_emulation::on_kernel(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes);
     }
     cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps, together,
                                        [&] { std::apply(kernel, values); });
