@@ -50,7 +50,8 @@ class Prepared {
     rung_.start(a_, gpu_.stream());
     gpu_.wait();
   }
-  /// Fills `out` with 0.5, then starts the kernel that writes the queries and the rung, without a wait between them.
+  /// Fills `out` with 0.5, then starts the kernel that writes the queries and the rung, without a wait
+  /// between them.
   void run_after_kernel() {
     gpu_.clear(a_.out, static_cast<std::size_t>(a_.n_head) * stride());
     copy_queries();
