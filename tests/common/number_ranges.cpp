@@ -46,6 +46,24 @@ TEST_CASE("the integers between two bounds are those and no others") {
   }
 }
 
+TEST_CASE("bounds at which the sign or the number of digits changes hold to the last integer") {
+  const std::vector<std::optional<long long>> bounds{std::nullopt, -100, -99, -10, -9, -1, 0, 1, 9,
+                                                     10,           99,   100};
+  for (const auto least : bounds) {
+    for (const auto most : bounds) {
+      CAPTURE(least.value_or(-9999));
+      CAPTURE(most.value_or(9999));
+      const Grammar grammar({{"root", integer_range(least, most)}});
+      for (const long long edge : {-100, -10, 0, 10, 100}) {
+        for (long long n = edge - 2; n <= edge + 2; ++n) {
+          const bool wanted = (!least || n >= *least) && (!most || n <= *most);
+          if (is_text_of(grammar, std::to_string(n)) != wanted) FAIL_CHECK(n);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("the numbers from a bound up, and those up to it, are those and no others") {
   std::mt19937 random(1);
   for (int i = 0; i < 120; ++i) {

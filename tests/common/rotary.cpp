@@ -189,6 +189,17 @@ TEST_CASE("linear and YaRN's rotations are those of transformers") {
   }
 }
 
+TEST_CASE("without the other of the two, mscale and mscale_all_dim change nothing, as in transformers") {
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    CAPTURE(key);
+    const json scaling{
+        {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}, {key, 0.5}};
+    std::vector<float> turns(16);
+    rotary({{"rope_scaling", scaling}, {"max_position_embeddings", 256}}, 16).rotation(3, turns);
+    CHECK(std::hypot(turns[0], turns[8]) == doctest::Approx(1.13862944).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("impossible values of a scaled rotation are named") {
   const auto error = [](json scaling) {
     scaling["rope_theta"] = 1e4;
