@@ -180,6 +180,33 @@ TEST_CASE("rows of different adapters, and of none, get in one batch what each g
   }
 }
 
+TEST_CASE("beside an adapter in bfloat16 one in float32 keeps all its bits, whichever comes first") {
+  Copy rounded;
+  rounded.with_tensors([](json& header, std::string& bytes) {
+    std::string upper;  // halves
+    for (std::size_t i = 0; i < bytes.size(); i += 4) upper += bytes.substr(i + 2, 2);
+    bytes = upper;
+    for (auto& tensor : header) {
+      if (!tensor.contains("dtype")) continue;
+      tensor["dtype"] = "BF16";
+      for (json& offset : tensor["data_offsets"]) offset = offset.get<std::size_t>() / 2;
+    }
+  });
+  const Tokens text{5, 9, 200, 7};
+  Model model = load("llama-3");
+  const auto logits = [&](const std::vector<fs::path>& folders, std::int32_t adapter) {
+    model.load_adapters(folders);
+    model.use_adapters({adapter});
+    return copied(model.next_logits(text));
+  };
+  const fs::path whole = adapter_of("llama-3");
+  const Floats alone = logits({whole}, 0), narrow = logits({rounded.path}, 0);
+  CHECK(alone != narrow);
+  CHECK(logits({whole, rounded.path}, 0) == alone);
+  CHECK(logits({rounded.path, whole}, 1) == alone);
+  CHECK(logits({whole, rounded.path}, 1) == narrow);
+}
+
 TEST_CASE("a pass whose wanted rows are as many as its tokens still knows the adapter of each") {
   // One sequence of two tokens, of which the last counts, and one that rests: two rows are wanted.
   Model model = load("gpt2");
