@@ -305,3 +305,33 @@ TEST_CASE("a prompt that one adapter has read is computed again for another one,
   CHECK(fed_for(-1) == 8);
   tales().load_adapters({});
 }
+
+TEST_CASE("an adapter's text is not among those to save, even if it ends with the first token of all") {
+  const std::filesystem::path folder = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/adapters/aesop";
+  tales().load_adapters({&folder, 1});
+  Texts texts(1, 2, 64);
+  RowOptions options = options_of(1, 1);
+  for (const int adapter : {0, -1}) {
+    options.extras.adapter = adapter;
+    for (const int last : {0, tales().config().vocab_size - 1}) {
+      CAPTURE(adapter);
+      CAPTURE(last);
+      const std::size_t before = texts.ended.kept().size();
+      texts.scheduler.submit(++texts.last, joined(some_tokens(20), {last}), options);
+      while (!texts.scheduler.idle()) texts.scheduler.pass();
+      CHECK(texts.ended.kept().size() - before == (adapter == -1 ? 1 : 0));
+    }
+  }
+  tales().load_adapters({});
+}
+
+TEST_CASE("a text as long as the context is taken back, a longer one or an empty one is not") {
+  Texts texts(1, 3, 64);
+  const auto takes = [&](int length) {
+    return texts.ended.take_back(std::vector<int>(length, 7), [](int) { return true; });
+  };
+  CHECK(takes(tales().config().n_positions));
+  CHECK(!takes(tales().config().n_positions + 1));
+  CHECK(!takes(0));
+  CHECK(texts.ended.kept().size() == 1);
+}
