@@ -1,7 +1,7 @@
 // What the attention kernels share: their inputs and outputs, and the queries of a block.
 #pragma once
 
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 #include "kernels/cuda/int4_cache.cuh"
 
 namespace staircase::cuda {

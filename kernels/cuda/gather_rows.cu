@@ -1,7 +1,7 @@
 // gather_rows: out[i] = x[indices[i]]. x [rows, width], out [n, width]: every byte of out is read and written
 // once; the limit is bandwidth.
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase {
 namespace cuda {

@@ -1,7 +1,7 @@
 // A head of an int4 cache (KeysValues in device.h): how threads rotate it, round it to levels and read them.
 #pragma once
 
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase::cuda {
 

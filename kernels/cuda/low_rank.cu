@@ -4,7 +4,7 @@
 // operations and reads 4 or 2 bytes of the adapter for every two operations. The limit is bandwidth, or
 // launch latency for a few rows.
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase {
 namespace cuda {

@@ -10,7 +10,7 @@
 // other. So a thread requests several pieces at once, and its first parameters before the row arrives.
 #pragma once
 
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase::cuda {
 

@@ -2,7 +2,7 @@
 // the cache. Each kernel of linear.cu is compiled for each store.
 #pragma once
 
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase::cuda {
 

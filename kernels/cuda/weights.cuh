@@ -5,7 +5,7 @@
 // multiple of 16 bytes.
 #pragma once
 
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/device_tensors.cuh"
 
 namespace staircase::cuda {
 
