@@ -102,6 +102,26 @@ TEST_CASE("drafts that were all refused, and a text that has not changed, get th
     CHECK(drafter.propose(rows, std::vector<int>{count})[0] == drafted_alone(rows[0].tokens, count));
 }
 
+TEST_CASE("each penalty of a row alone changes what the draft model proposes, as it does for the target") {
+  const Tokens text{321, 1682, 40, 321, 1682, 40, 321, 1682};
+  const auto proposed = [&](const SamplingOptions& sampling) {
+    RowOptions options;
+    options.sampling = sampling;
+    RowDraftModel drafter(smaller(), 1);
+    const std::vector<Row> rows{row_of(0, text, options)};
+    return drafter.propose(rows, std::vector<int>{6})[0];
+  };
+  const Tokens plain = drafted_alone(text, 6);
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.presence_penalty = 2.0f}, SamplingOptions{.frequency_penalty = 2.0f},
+        SamplingOptions{.repetition_penalty = 3.0f}}) {
+    CAPTURE(sampling.presence_penalty);
+    CAPTURE(sampling.frequency_penalty);
+    CHECK(proposed(sampling) == drafted_alone(text, 6, sampling));
+    CHECK(proposed(sampling) != plain);
+  }
+}
+
 TEST_CASE("a draft model with windows proposes the same from rings, also after its texts became shorter") {
   Model small = target().load_beside(kModels / "tales-window-1m");
   RowDraftModel drafter(small, 2);
@@ -220,6 +240,46 @@ TEST_CASE("prompts are read in the target's pass, and one row tries before the c
   CHECK(drafter.counts[1] == Tokens{0, 0, 0});  // a pass without drafts, to compare with
   CHECK(drafter.counts[2] == Tokens{2, 0, 0});
   CHECK(drafter.counts[3] == Tokens{2, 2, 2});
+}
+
+TEST_CASE("a text ends where it does alone, though all drafts beyond its end are right") {
+  struct Prophet : RowDrafter {
+    Tokens text = {};
+    std::vector<Tokens> propose(std::span<const Row> rows, std::span<const int> counts) override {
+      std::vector<Tokens> drafts(rows.size());
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        const auto from = text.begin() + std::min(std::ssize(rows[r].tokens), std::ssize(text));
+        drafts[r].assign(from, from + std::min<std::ptrdiff_t>(counts[r], text.end() - from));
+      }
+      return drafts;
+    }
+  };
+  const auto alone = [](const RowOptions& options) {
+    StaticKvCache cache(target(), 1);
+    return generate(target(), tokenizer(), {{321, 1682}}, 1, options, 1, cache, [](int, const Token&) {})[0];
+  };
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 60, .ignore_eos = true};
+  Prophet drafter;
+  drafter.text = alone(options).tokens;
+  const Tokens inside(drafter.text.begin() + 30, drafter.text.begin() + 33);
+  options.stop.sequences = {tokenizer().decode(inside)};
+  PagedKvCache cache(target(), 1, 32);
+  ClockedEngine engine(target(), cache);
+  Generation found;
+  ModelDraftingScheduler scheduler(
+      engine, tokenizer(), 1, {}, [](int, const Token&) {},
+      [&](int, Generation text) { found = std::move(text); });
+  scheduler.lookup.num_tokens = 16;
+  scheduler.drafter = &drafter;
+  scheduler.rate.now = [&] { return engine.now; };
+  scheduler.submit(0, {321, 1682}, options);
+  for (int pass = 0; !scheduler.idle() && pass < 100; ++pass) scheduler.pass();
+  const Generation expected = alone(options);
+  REQUIRE(expected.finish_reason == FinishReason::kStop);
+  CHECK(found.tokens == expected.tokens);
+  CHECK(found.finish_reason == FinishReason::kStop);
+  CHECK(scheduler.accepted > 0);
 }
 
 TEST_CASE("the time of the draft model counts, so rows draft less where it takes long") {
