@@ -310,6 +310,15 @@ class CacheFile(unittest.TestCase):
                 self.assertEqual(self.ask(server, prompt + text + " And then?")[0], again[0])
                 self.assertGreater(self.ask(server, prompt)[1], 50)
 
+    def test_a_smaller_cache_counts_the_texts_that_it_has(self):
+        with self.server() as server:
+            for animal in ("fox", "lion", "wolf"):
+                self.ask(server, f"A {animal} met a crow in the wood. " * 9)
+        for blocks, count in ((100, 3), (14, 2), (7, 1)):
+            with self.server("--kv-blocks", blocks, ends_well=False) as server:
+                self.assertIn(f"{count} of 3 saved texts are in the cache.", server.said())
+                server.process.kill()
+
     def test_a_server_that_is_killed_leaves_the_file_of_the_one_before(self):
         with self.server() as server:
             self.ask(server, "A fox met a crow in the wood. " * 9)

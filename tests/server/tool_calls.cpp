@@ -403,6 +403,26 @@ TEST_CASE("a call that is cut off keeps its arguments so far, and nothing of it 
   }
 }
 
+TEST_CASE("arguments end with their own brace, whatever brackets and quotes are in them") {
+  const CallForm form = plain_call_form();
+  for (const std::string arguments : {"{}", R"({"a": [1, 2], "b": [[], {}]})", R"({"a": {"b": {"c": 1}}})",
+                                      R"({"a": "}]", "b": "\\"})", R"({"a": "\"}", "[": "{"})"}) {
+    CAPTURE(arguments);
+    const std::string text = form.begin + "add" + form.middle + arguments + form.end;
+    for (const std::size_t piece : {std::size_t{1}, text.size()}) {
+      CallSplit split(form);
+      std::string read, content;
+      for (std::size_t at = 0; at < text.size(); at += piece) {
+        const SplitCalls parts = split.push(std::string_view(text).substr(at, piece));
+        content += parts.content;
+        for (const CallPart& part : parts.calls) read += part.arguments;
+      }
+      CHECK(read == arguments);
+      CHECK(content + split.finish() == "");
+    }
+  }
+}
+
 TEST_CASE("functions reach the template without what is for the server only, and none without a choice") {
   const std::string strict = replaced(kAdd, "\"Adds.\"", "\"Adds.\", \"strict\": true");
   const std::string tools = fmt::format(R"(, "tools": [{}, {}])", strict, kNow);
@@ -514,6 +534,8 @@ TEST_CASE("what a body says about functions is valid, or is refused with its pla
   CHECK(
       refusal(function(fmt::format(R"("name": "{}", "description": null, "parameters": null, "strict": null)",
                                    std::string(64, 'a')))) == "");
+  for (const char* const name : {"a", "Z", "0", "_", "-", "get-Time_9"})
+    CHECK(refusal(function(fmt::format(R"("name": "{}")", name))) == "");
 }
 
 TEST_CASE("a result belongs to a call that waits for it, and a call has what templates read") {
