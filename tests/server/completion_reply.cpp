@@ -170,6 +170,17 @@ TEST_CASE("an answer as a whole has a message, the reason of its end, and the us
                                {"prompt_tokens_details", {{"cached_tokens", 2}}}});
 }
 
+TEST_CASE("an end token that ends no text has log-probabilities, whatever ends the text then") {
+  for (const FinishReason reason : {FinishReason::kLength, FinishReason::kStop, FinishReason::kEos}) {
+    CAPTURE(static_cast<int>(reason));
+    Answer answer(R"(, "logprobs": true, "top_logprobs": 1)");
+    const std::vector<int> ids = with_end("Hithere.");
+    answer.add(ids).end(reason);
+    CHECK(answer.client->answer["choices"][0]["logprobs"]["content"].size() ==
+          ids.size() - (reason == FinishReason::kEos ? 1 : 0));
+  }
+}
+
 TEST_CASE("of several texts the client gets those with the highest mean log-probability, the best first") {
   Answer answer(R"(, "best_of": 4, "n": 2)");
   const std::vector<std::vector<float>> logprobs = {{-1.0f}, {-0.4f, -0.9f, -0.5f}, {-2.0f}, {-0.5f, -0.8f}};

@@ -249,6 +249,15 @@ TEST_CASE("a row that has gone back keeps what it needs when another one is shor
   CHECK(cache.reserve(0, 33));
 }
 
+TEST_CASE("a text from a file is not taken back if the blocks before its part of the file are not there") {
+  WindowedKvCache cache(windowed(), 1, 32);
+  CHECK(!cache.take_back(0, Tokens(40, 7), 16).has_value());
+  CHECK(cache.length(0) == 0);
+  CHECK(cache.blocks(0) == 0);
+  CHECK(cache.take_back(0, Tokens(40, 7), 0) == std::optional(0));
+  CHECK(cache.length(0) == 40);
+}
+
 TEST_CASE("other tokens after going back can be shared as well") {
   std::mt19937 generator(8);
   const Tokens first = random_tokens(generator, 70), rest = random_tokens(generator, 60);
