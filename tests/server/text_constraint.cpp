@@ -323,6 +323,8 @@ TEST_CASE("a constraint that cannot be read is refused with its key and its plac
        "400 response_format.schema: response_format.schema is not implemented: leave it out"},
       {R"("structured_outputs": {})",
        "400 structured_outputs: structured_outputs has none of json, regex, choice, grammar and json_object"},
+      {R"("structured_outputs": {"json_object": false})",
+       "400 structured_outputs: structured_outputs has none of json, regex, choice, grammar and json_object"},
       {R"("structured_outputs": {"structural_tag": "a"})",
        "400 structured_outputs.structural_tag: structured_outputs.structural_tag is not implemented: leave "
        "it out"},

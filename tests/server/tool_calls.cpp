@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "common/base/file.h"
 #include "common/server/call_form.h"
@@ -536,6 +537,22 @@ TEST_CASE("what a body says about functions is valid, or is refused with its pla
                                    std::string(64, 'a')))) == "");
   for (const char* const name : {"a", "Z", "0", "_", "-", "get-Time_9"})
     CHECK(refusal(function(fmt::format(R"("name": "{}")", name))) == "");
+}
+
+TEST_CASE("requests share a constraint only if their answers may have the same calls") {
+  std::set<std::string> names;
+  for (const char* const choice : {"auto", "required"})
+    for (const char* const parallel : {"true", "false"})
+      for (const std::string& functions : {kAdd, kNow, kAdd + ", " + kNow}) {
+        const std::string more =
+            fmt::format(R"(, "tools": [{}], "tool_choice": "{}", "parallel_tool_calls": {})", functions,
+                        choice, parallel);
+        TemplatePrompts prompts(kHermes);
+        const ChatRequest request(fmt::format(R"({{"messages": [{}]{}}})", kUser, more), model_of(kHermes),
+                                  prompts);
+        names.insert(request.constraint->name());
+      }
+  CHECK(names.size() == 12);
 }
 
 TEST_CASE("a result belongs to a call that waits for it, and a call has what templates read") {
