@@ -391,7 +391,7 @@ TEST_CASE("settings of other families that would compute something else are refu
     CHECK(says(error_of(family, "pretraining_tp", 2), "pretraining_tp is 2"));
     CHECK(says(error_of(family, "is_causal", false), "is_causal is false"));
     CHECK(says(error_of(family, "quantization_config", json{{"bits", 4}}), "quantization_config"));
-    CHECK(says(error_of(family, "partial_rotary_factor", 0.5), "of the", "features", "only all"));
+    CHECK(says(error_of(family, "partial_rotary_factor", 0.5), "of the", "features", "all of them must"));
     CHECK(error_of(family, "partial_rotary_factor", 1.0) == "");
     for (const char* place : {"rope_scaling", "rope_parameters"}) {
       for (const char* key : {"type", "rope_type"}) {
@@ -547,7 +547,7 @@ TEST_CASE("settings of Gemma that would compute something else are refused by na
     CHECK(says(error_of(gemma, "query_pre_attn_scalar", scalar), "query_pre_attn_scalar is ", "above 0"));
   for (const char* name : {"rope_theta", "rope_local_base_freq"})
     CHECK(says(error_of(gemma, name, 0), std::string(name) + " is 0", "above 0"));
-  CHECK(says(error_of(gemma, "partial_rotary_factor", 0.5), "8 of the 16 features", "only all"));
+  CHECK(says(error_of(gemma, "partial_rotary_factor", 0.5), "8 of the 16 features", "all of them must"));
   // A rotation for all layers is of another family; transformers would not read it.
   CHECK(says(error_of(gemma, "rope_parameters", json{{"rope_type", "default"}, {"rope_theta", 5000.0}}),
              "rope_parameters is ", "not a dictionary for each type of layers"));
