@@ -178,7 +178,7 @@ TEST_CASE("/save and /load keep a conversation in a file") {
   Talk other;
   CHECK(other.note("/load " + file) == "The conversation has 3 messages.");
   CHECK(other.session.messages() == talk.session.messages());
-  CHECK(begins_with(talk.note("/save " + file), "3 messages"));  // its own file may be written over
+  CHECK(begins_with(talk.note("/save " + file), "Saved 3 messages"));  // its own file may be written over
 }
 
 TEST_CASE("/load answers a question at the end of a conversation, or changes nothing") {

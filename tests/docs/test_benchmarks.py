@@ -97,7 +97,7 @@ class Page(unittest.TestCase):
                     smallest, middle, largest = (float(value) for value in re.fullmatch(
                         r"([\d.]+) \(([\d.]+)–([\d.]+)\)", cells[at]).group(2, 1, 3))
                     for shown, value in ((smallest, min(engine[key])), (middle, median(engine[key])), (largest, max(engine[key]))):
-                        self.assertAlmostEqual(shown, value, delta=0.5 if key.startswith("batch") else 0.05)
+                        self.assertAlmostEqual(shown, value, delta=(0.5 if key.startswith("batch") else 0.05) + 1e-9)
                     ours = median(run["engines"][OURS + engine["dtype"]][key])
                     others = [engine] if not name.startswith(OURS) else [
                         other for other_name, other in run["engines"].items()
