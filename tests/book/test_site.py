@@ -87,7 +87,7 @@ class Files(unittest.TestCase):
         size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
         # Eleven models, with their files and tokenizers, are some thirty pages of source, and so are the ladders of
         # kernels. The answers to the exercises, and what the search has of them, are 3 KB a step.
-        self.assertLess(size, 164_000 * len(list((ROOT / "steps").glob("[0-9][0-9]*-*"))))
+        self.assertLess(size, 166_000 * len(list((ROOT / "steps").glob("[0-9][0-9]*-*"))))
 
     def test_every_link_and_anchor_leads_somewhere(self):
         pages = self.pages()
