@@ -74,7 +74,7 @@ class Ranks(unittest.TestCase):
                 self.fails(1, f"^error: {who}the GPU has too little memory: ", fault=f"{rank} 1 memory")
 
     def test_a_rank_that_is_killed(self):
-        self.fails(128 + 9, "^error: rank 1 has ended before the others", fault="1 5 kill")
+        self.fails(128 + 9, "^error: rank 1 ended before the other ranks", fault="1 5 kill")
 
     def test_a_rank_that_is_stopped_is_noticed_by_the_wait_for_its_gpu(self):
         self.fails(1, f"^{NO_ANSWER.replace('error:', 'error: rank 1:')}$", fault="0 5 stop", wait=WAIT)
