@@ -133,9 +133,9 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
       smallest = hn::Min(smallest, hn::Load(d, own + i));
       largest = hn::Max(largest, hn::Load(d, own + i));
     }
-    // Of 0 and -0, processors differ in which is the smaller: + 0 makes both 0.
+    // Of 0 and -0, processors differ in which is the smaller: + 0 turns -0 into 0.
     const float least = hn::GetLane(hn::MinOfLanes(d, smallest)) + 0.0f,
-                range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least;
+                range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least + 0.0f;
     const LevelEnds ends = fitted(own, {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)});
     std::uint8_t levels[kInt4CacheGroup];
     ends.levels(own, levels);

@@ -96,9 +96,9 @@ __device__ __forceinline__ void store_levels(const float* head, int size, Int4By
   auto* const groups = reinterpret_cast<LevelEnds*>(to + size / 2);
   for (int first = 0; first < size; first += kWarp) {
     const float x = head[first + lane];
-    // Of 0 and -0, processors differ in which is the smaller: + 0 makes both 0.
+    // Of 0 and -0, processors differ in which is the smaller: + 0 turns -0 into 0.
     const float smallest = over_group(x, [](float a, float b) { return fminf(a, b); }) + 0.0f,
-                largest = over_group(x, [](float a, float b) { return fmaxf(a, b); });
+                largest = over_group(x, [](float a, float b) { return fmaxf(a, b); }) + 0.0f;
     const LevelEnds ends = fitted(x, LevelEnds::between(smallest, largest));
     const int level = ends.level(x), upper = __shfl_down_sync(kAllLanes, level, kHalf);
     if (lane < kHalf) {

@@ -406,6 +406,12 @@ class Processor {
     return self.result;
   }
 
+  /// Whether this thread of the host has the turn. In a cooperative launch the other threads only wait for
+  /// it.
+  bool has_turn() const {
+    return resident_ == nullptr || resident_->thread.get_id() == std::this_thread::get_id();
+  }
+
  private:
   static constexpr unsigned kMostNaps = 10'000;
 

@@ -156,7 +156,7 @@ void count(void* address, std::size_t bytes, bool write, bool is_shared, const v
 void on_access(void* address, std::size_t bytes, bool write, const void* instruction) {
   if (!checking && on_request == nullptr) return;
   const Thread* const thread = processor.thread();
-  if (thread == nullptr || processor.is_on_stack(address)) return;
+  if (thread == nullptr || !processor.has_turn() || processor.is_on_stack(address)) return;
   static thread_local const Range range = shared_variables();
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   const bool is_shared = range.begin <= first && first < range.end;

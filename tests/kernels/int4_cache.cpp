@@ -46,7 +46,7 @@ struct Group {
   /// From the least to the largest number.
   explicit Group(std::span<const float> numbers) {
     const auto [low, high] = std::ranges::minmax(numbers);
-    use(low + 0.0f, (high - low) / 15.0f, numbers);  // 0, not -0
+    use(low + 0.0f, (high - low + 0.0f) / 15.0f, numbers);  // 0, not -0
   }
 
   void use(float new_least, float new_step, std::span<const float> numbers) {
