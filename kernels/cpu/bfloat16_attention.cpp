@@ -313,7 +313,7 @@ STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   return _mm512_maskz_scalef_ps(lanes, sum, n);
 }
 
-/// Combines all lanes into one number. GCC 12 warns about an uninitialised vector in its own intrinsics for
+/// Combines all lanes into one number. GCC 12 warns about an uninitialized vector in its own intrinsics for
 /// this.
 template <typename Combine>
 STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combine) {

@@ -42,7 +42,7 @@ STAIRCASE_VNNI_TARGET inline __m512 load_scales(const float* scales) {
   return _mm512_loadu_ps(scales);
 }
 /// Widens bfloat16 scales: bfloat16 is the upper half of a float32. GCC 12 warns about the intrinsics without
-/// a mask, which start from a deliberately uninitialised vector.
+/// a mask, which start from a deliberately uninitialized vector.
 STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
   constexpr __mmask16 kAll = 0xFFFF;

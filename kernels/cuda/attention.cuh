@@ -16,7 +16,7 @@ __device__ __forceinline__ float scale_of_head(const Stored* head, int size) {
   }
 }
 
-/// Feature i of a head, without the scale of an int8 cache.
+/// Returns feature i of a head, without the scale of an int8 cache.
 template <typename Stored>
 __device__ __forceinline__ float feature_of(const Stored* head, int /*size*/, int i) {
   return widen(head[i]);
@@ -27,7 +27,7 @@ __device__ __forceinline__ float feature_of(const Int4Byte* head, int size, int 
   return ends.number(i / kGroupLevels % 2 == 0 ? levels & 15 : levels >> 4);
 }
 
-/// kCount features of a head that a thread loads at once: neighbours.
+/// kCount neighbouring features of a head, which a thread loads at once.
 template <typename Stored, int kCount>
 struct Piece {
   Vector<Stored, kCount> values;
@@ -35,13 +35,14 @@ struct Piece {
   __device__ __forceinline__ static Piece load(const Stored* head, int /*size*/, int number) {
     return {load_vector<kCount>(head + number * kCount)};
   }
-  /// The i-th of them.
+  /// Returns the i-th feature of the piece.
   __device__ __forceinline__ float operator[](int i) const { return widen(values.values[i]); }
-  /// Which feature of the head that is, in the piece of that number.
+  /// Returns the index in the head of feature i of the piece with that number.
   __device__ __forceinline__ static int feature(int number, int i) { return number * kCount + i; }
 };
 
-/// In int4, the levels of four neighbours and of the four that share their bytes. All are of one group.
+/// A piece of an int4 head: the levels of four neighbours and of the four that share their bytes. All belong
+/// to one group.
 template <>
 struct Piece<Int4Byte, 8> {
   static constexpr int kBytes = 4;
@@ -61,8 +62,8 @@ struct Piece<Int4Byte, 8> {
   }
 };
 
-/// The features of a piece, if the size of heads is a multiple of it; otherwise 1. 16 bytes hold them, or 4
-/// in int8 and int4, whose heads are not always aligned to more.
+/// The features of a piece, for heads whose size is a multiple of it; other heads are read one feature at a
+/// time. A piece has 16 bytes, or 4 in int8 and int4, whose heads are not always aligned to more.
 template <typename Stored>
 constexpr int kPieceFeatures = sizeof(Stored) > 1   ? 16 / sizeof(Stored)
                                : kIsRotated<Stored> ? 8

@@ -5,10 +5,10 @@
 
 namespace staircase::cuda {
 
-/// Numbers of a group. Two groups share this many bytes, those of 32 neighbours.
+/// The numbers of a group. The levels of two groups, which are 32 neighbours, take as many bytes.
 constexpr int kGroupLevels = kInt4CacheGroup;
 
-/// The level of number i in the lower half, that of number i + 16 in the upper one.
+/// A byte of levels: that of number i in the lower four bits, and that of number i + 16 in the upper four.
 struct Int4Byte {
   std::uint8_t levels;
 };
@@ -21,7 +21,7 @@ constexpr bool kIsRotated = std::is_same_v<Stored, Int4Byte>;
 struct alignas(4) LevelEnds {
   __nv_bfloat16 least, step;
 
-  /// Those for levels from the smallest to the largest number.
+  /// Returns the ends for levels from the smallest to the largest number.
   static __device__ LevelEnds between(float smallest, float largest) {
     return {narrow<__nv_bfloat16>(smallest), narrow<__nv_bfloat16>((largest - smallest) / 15.0f)};
   }
@@ -35,7 +35,7 @@ struct alignas(4) LevelEnds {
   }
 };
 
-/// The groups of a head, after its levels.
+/// Returns the ends of a head's groups, which are stored after its levels.
 __device__ __forceinline__ const LevelEnds* ends_of_groups(const Int4Byte* head, int size) {
   return reinterpret_cast<const LevelEnds*>(head + size / 2);
 }
@@ -75,21 +75,22 @@ __device__ __forceinline__ T over_group(T value, const Combine& combine) {
   return value;
 }
 
-/// The ends with the least squared error for the levels that `ends` gives the group of this lane's number, by
-/// linear regression. Double precision makes them those of the CPU (fitted in kernels/cpu/quantize-inl.h).
+/// Returns the ends with the least squared error for the levels that `ends` gives the group of this lane's
+/// number, by linear regression. In double precision they equal the CPU's (fitted in
+/// kernels/cpu/quantize-inl.h).
 __device__ __forceinline__ LevelEnds fitted(float x, LevelEnds ends) {
   const auto sum = [](auto value) { return over_group(value, [](auto a, auto b) { return a + b; }); };
   const double least = static_cast<double>(widen(ends.least)), number = static_cast<double>(x) - least;
   const int level = ends.level(x), of_levels = sum(level);
   const int variance = kGroupLevels * sum(level * level) - of_levels * of_levels;
   const double of_numbers = sum(number), products = sum(level * number);
-  if (variance == 0) return ends;  // all are equal, or not finite
+  if (variance == 0) return ends;  // all levels are equal, or numbers are not finite
   const double step = (kGroupLevels * products - of_levels * of_numbers) / variance;
   return {narrow<__nv_bfloat16>(static_cast<float>(least + (of_numbers - step * of_levels) / kGroupLevels)),
           narrow<__nv_bfloat16>(static_cast<float>(step))};
 }
 
-/// Rounds a head that is rotated to 4 bits. Every lane of the warp must call it.
+/// Rounds a rotated head to 4 bits. Every lane of the warp must call it.
 __device__ __forceinline__ void store_levels(const float* head, int size, Int4Byte* to) {
   constexpr int kHalf = kWarp / 2, kQuarter = kWarp / 4;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

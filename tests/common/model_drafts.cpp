@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/decoding/drafted_engine.h"
+#include "common/decoding/turn_scheduler.h"
 #include "common/text/tokenizer.h"
 #include "generate.h"
 #include "speculative.h"
@@ -339,6 +340,24 @@ TEST_CASE("without a drafter the text itself proposes, as in step 121") {
   CHECK(texts[0] == texts[1]);
   CHECK(accepted[0] == accepted[1]);
   CHECK(accepted[0] > 0);
+}
+
+TEST_CASE("the beams of a search keep its turn: texts that arrived later wait until it ends") {
+  PagedKvCache cache(target(), 2, 64);
+  PagedEngine engine(target(), cache);
+  std::vector<int> ended;
+  TurnScheduler scheduler(
+      engine, tokenizer(), 2, {}, [](int, const Token&) {},
+      [&](int number, const Generation&) { ended.push_back(number); });
+  const Tokens prompt = tokenizer().encode("Once upon a time");
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 6, .ignore_eos = true};
+  RowOptions searching = options;
+  searching.extras.search = std::make_shared<BeamOptions>(BeamOptions{.num_beams = 2});
+  for (int number = 0; number < 6; ++number)
+    scheduler.submit(number, prompt, number < 2 ? searching : options);
+  while (!scheduler.idle()) scheduler.pass();
+  CHECK(ended == std::vector<int>{0, 1, 2, 3, 4, 5});
 }
 
 }  // namespace

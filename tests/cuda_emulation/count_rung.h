@@ -21,7 +21,7 @@
 
 namespace staircase::rungs {
 
-/// What a rung asks of memory, and of the host.
+/// What a rung requests of memory and of the host.
 struct Counted : cuda_emulation::CountedLaunch {
   std::size_t kernels = 0;
   std::uint64_t waits = 0;
@@ -59,7 +59,7 @@ Counted counted(Prepared& prepared, const Watch& watch) {
   return all;
 }
 
-/// A counter that an idea lets fall, or rise.
+/// A counter that a rung's idea must lower, or raise.
 struct Counter {
   std::string_view name;
   bool rises;
@@ -106,7 +106,7 @@ struct CountedMatvec {
       "read of W";
   static constexpr int kIn = 3072, kOut = 192;
 
-  /// What each rung from the second on gains over the one below.
+  /// The counter in which each rung from the second on gains over the one below it.
   static constexpr std::array kGains{kSectors, kRequests,  kAtOnce,    kBlocks,  kEarly,
                                      kEarly,   kKilobytes, kKilobytes, kRequests};
 

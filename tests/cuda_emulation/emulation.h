@@ -7,7 +7,7 @@
 //   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
 //   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
-//   - a block that ends while a bulk copy is under way, and an mbarrier that is not initialised for all;
+//   - a block that ends while a bulk copy is under way, and an mbarrier that is not initialized for all;
 //   - in a kernel that may begin before the previous one ends, a thread that never waits for that;
 //   - a thread that sleeps for ever, as one that waits for a block which cannot run;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
@@ -125,12 +125,12 @@ struct Copy {
 
 /// An mbarrier. A phase ends once all threads have arrived and all bytes that they announced are copied.
 struct Mbarrier {
-  unsigned arrivals = 0;  ///< of a phase
-  unsigned missing = 0;   ///< of them
-  unsigned bytes = 0;     ///< announced and not yet copied
-  unsigned parity = 0;    ///< of the phase, 0 or 1
-  unsigned thread = 0;    ///< that initialised it
-  std::uint32_t since = 0;
+  unsigned arrivals = 0;    ///< how many arrivals a phase needs
+  unsigned missing = 0;     ///< arrivals that the phase still lacks
+  unsigned bytes = 0;       ///< bytes announced and not yet copied
+  unsigned parity = 0;      ///< of the phase, 0 or 1
+  unsigned thread = 0;      ///< the thread that initialized it
+  std::uint32_t since = 0;  ///< the block's barriers before that
 };
 
 /// A bulk copy to shared memory that has begun.
@@ -189,7 +189,8 @@ inline std::string describe(Place where) {
 inline void (*on_fence)() = nullptr;
 inline void (*on_atomic)(const void* flag) = nullptr;
 inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
-inline void (*on_arrival)(const void* to, std::size_t bytes) = nullptr;  ///< of a bulk copy
+inline void (*on_arrival)(const void* to,
+                          std::size_t bytes) = nullptr;  ///< called when a bulk copy has arrived
 inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
 inline void (*on_barrier)() = nullptr;
 
@@ -325,8 +326,8 @@ class Processor {
     end_phase(barrier);
   }
 
-  /// cp.async.bulk. It is made when a thread waits for its bytes and no other thread of the block can run: as
-  /// late as a GPU may.
+  /// cp.async.bulk. The bytes arrive when a thread waits for them and no other thread of the block can run:
+  /// as late as they may on a GPU.
   void begin_bulk_copy(void* to, const void* from, unsigned bytes, const void* barrier) {
     mbarrier(barrier);
     if (on_copy != nullptr) on_copy(to, bytes);
@@ -417,9 +418,9 @@ class Processor {
 
   Mbarrier& mbarrier(const void* memory) {
     const auto found = own_->mbarriers.find(memory);
-    if (found == own_->mbarriers.end()) fail("uses an mbarrier that no thread of the block has initialised");
+    if (found == own_->mbarriers.end()) fail("uses an mbarrier that no thread of the block has initialized");
     if (found->second.thread != current_->number && found->second.since == epochs().barriers)
-      fail("uses an mbarrier that another thread initialised, with no barrier since then");
+      fail("uses an mbarrier that another thread initialized, with no barrier since then");
     return found->second;
   }
 

@@ -207,7 +207,7 @@ void note_copy(void* to, std::size_t bytes) {
   on_access(to, bytes, true, nullptr);
 }
 
-/// Whatever reads the bytes from here on has waited for them.
+/// Forgets who wrote the bytes: every later reader has waited for them.
 void note_arrival(const void* to, std::size_t bytes) {
   const Range range = shared_variables();
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(to) - range.begin;

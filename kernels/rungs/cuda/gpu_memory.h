@@ -36,8 +36,8 @@ class GpuMemory {
     return static_cast<T*>(memory);
   }
 
-  /// Fills `count` results and the number after them with 0.5, so what a run leaves out shows, and what it
-  /// writes beyond.
+  /// Fills `count` results and the number after them with 0.5. So a result that a run leaves out shows, and
+  /// so does a write beyond the end.
   void clear(float* results, std::size_t count) const {
     const std::vector<float> unwritten(count + 1, 0.5f);
     cuda::check(cudaMemcpyAsync(results, unwritten.data(), unwritten.size() * sizeof(float),

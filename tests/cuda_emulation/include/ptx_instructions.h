@@ -144,15 +144,15 @@ void cp_async_wait_group() {
 
 // ── Bulk copies ──
 //
-// An mbarrier is 8 bytes of shared memory. Race checking takes a copy for a write of the thread that requests
-// it, until the first thread has waited for its bytes.
+// An mbarrier is 8 bytes of shared memory. For the check of races, a copy is a write by the thread that
+// requests it, until a thread has waited for its bytes.
 
 /// mbarrier.init.shared.b64
 inline void mbarrier_init(std::uint64_t* barrier, unsigned arrivals) {
   cuda_emulation::processor.init_mbarrier(barrier, arrivals);
 }
 
-/// fence.proxy.async: copies see the barriers that the thread has initialised.
+/// fence.proxy.async: copies see the barriers that the thread has initialized.
 inline void mbarriers_are_ready() {}
 
 /// mbarrier.arrive.expect_tx.shared.b64

@@ -1,4 +1,4 @@
-// A softmax of scores that come in blocks, for many queries, of rung 6 and the one above it.
+// A softmax of scores that come in blocks, for many queries. Rungs 6 and 7 use it.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,8 @@ namespace staircase::rungs::prefill_attention {
 /// The keys of a block: with their values 128 KB, which stay in the second cache.
 constexpr std::int64_t kKeys = 4 * kPanel;
 
-/// What a query has after some of its keys: the largest score so far, and the sum of weights relative to it.
+/// The state of a query after some of its keys: the largest score so far, and the sum of weights relative to
+/// it.
 struct SoFar {
   float largest = kHidden, sum = 0.0f;
 };

@@ -1,4 +1,4 @@
-// The exponentials of a softmax in vectors, of rung 3 and those above it.
+// The exponentials of a softmax in vectors. Rung 3 and all later ones use them.
 #pragma once
 
 #include <hwy/contrib/math/math-inl.h>

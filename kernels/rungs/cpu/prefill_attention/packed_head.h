@@ -5,8 +5,8 @@
 
 namespace staircase::rungs::prefill_attention {
 
-/// In panels of 64 columns (panels.h): for the keys a column is a position, for the values a feature. The
-/// last panels are padded with zeros.
+/// Copies keys and values into panels of 64 columns (panels.h). A column of the keys is a position, and a
+/// column of the values is a feature. The last panels are padded with zeros.
 class PackedHead {
  public:
   PackedHead(const Prompt& p, std::int64_t kv_head)
@@ -28,9 +28,10 @@ class PackedHead {
     }
   }
 
-  /// The keys of 64 positions from that one on, a multiple of 64: [head_size, 64].
+  /// Returns the keys of 64 positions from `position` on, which must be a multiple of 64: [head_size, 64].
   const float* keys(std::int64_t position) const { return keys_.data() + position * size_; }
-  /// 64 features from that one on, a multiple of 64, of the values from a position on: [positions, 64].
+  /// Returns 64 features of the values, from `feature` on, which must be a multiple of 64, and from
+  /// `position` on: [positions, 64].
   const float* values(std::int64_t feature, std::int64_t position = 0) const {
     return values_.data() + feature * positions_ + position * kPanel;
   }

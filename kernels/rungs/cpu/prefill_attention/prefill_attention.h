@@ -1,5 +1,5 @@
 // The ladder of attention for many queries, those of a prompt: each token sees its own position and all
-// before it. A file a rung.
+// before it. One file per rung.
 #pragma once
 
 #include "kernels/rungs/cpu/attention/cache.h"
@@ -14,12 +14,12 @@ struct Prompt {
   const float* keys;     ///< [n_kv_head, positions, head_size], and so are the values
   const float* values;
 
-  /// Where the query of a token and a head begins, and its result.
+  /// Returns the index at which the query of a token and a head begins, and also its result.
   std::int64_t place(std::int64_t token, std::int64_t head) const {
     return (token * shape.n_head + head) * shape.head_size;
   }
   const float* query(std::int64_t token, std::int64_t head) const { return queries + place(token, head); }
-  /// Where the keys that a query head reads begin, and the values.
+  /// Returns the index at which the keys that a query head reads begin, and also the values.
   std::int64_t cache(std::int64_t head) const {
     return head / shape.group() * shape.positions * shape.head_size;
   }

@@ -13,7 +13,7 @@ template <bool kAdds>
 void multiply_tile(const float* const* rows, const float* panel, std::int64_t depth, float* result,
                    std::int64_t stride) {
   constexpr int kColumns =
-      kLanes == 16 ? 4 : 2;  // of vectors: with the sums of six rows they fit into registers
+      kLanes == 16 ? 4 : 2;  // vectors in a row of the tile: the sums of six rows fit into registers
   const Floats d;
   for (std::int64_t c = 0; c < kPanel; c += kColumns * kLanes) {
     Vector sums[kRows][kColumns];

@@ -25,7 +25,7 @@ __device__ __forceinline__ void mbarriers_are_ready() {
 #endif
 }
 
-/// Arrives, and announces that many bytes.
+/// Arrives at the barrier, and announces copies of `bytes` bytes.
 __device__ __forceinline__ void mbarrier_arrive_expecting([[maybe_unused]] std::uint64_t* barrier,
                                                           [[maybe_unused]] unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -35,7 +35,7 @@ __device__ __forceinline__ void mbarrier_arrive_expecting([[maybe_unused]] std::
 #endif
 }
 
-/// Starts to copy. The addresses and the number are multiples of 16.
+/// Starts a copy of `bytes` bytes to shared memory. The addresses and `bytes` must be multiples of 16.
 __device__ __forceinline__ void copy_in_bulk(void* to, const void* from, unsigned bytes,
                                              [[maybe_unused]] std::uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
