@@ -350,12 +350,14 @@ TEST_CASE("the beams of a search keep its turn: texts that arrived later wait un
       engine, tokenizer(), 2, {}, [](int, const Token&) {},
       [&](int number, const Generation&) { ended.push_back(number); });
   const Tokens prompt = tokenizer().encode("Once upon a time");
-  RowOptions options;
-  options.stopping = {.max_new_tokens = 6, .ignore_eos = true};
-  RowOptions searching = options;
+  RowOptions options, searching;
+  options.stopping = {.max_new_tokens = 40, .ignore_eos = true};
+  searching.stopping = {.max_new_tokens = 6, .ignore_eos = true};
   searching.extras.search = std::make_shared<BeamOptions>(BeamOptions{.num_beams = 2});
-  for (int number = 0; number < 6; ++number)
-    scheduler.submit(number, prompt, number < 2 ? searching : options);
+  scheduler.submit(0, prompt, searching);
+  scheduler.submit(1, prompt, searching);
+  scheduler.pass();
+  for (int number = 2; number < 6; ++number) scheduler.submit(number, prompt, options);
   while (!scheduler.idle()) scheduler.pass();
   CHECK(ended == std::vector<int>{0, 1, 2, 3, 4, 5});
 }
