@@ -161,6 +161,10 @@ Ladder prefill_attention_of(const rungs::AttentionShape& shape, ThreadTeam& team
   const auto& prompt = keep<rungs::Prompt>(
       ladder, rungs::Prompt{shape, tokens, queries.data(), numbers.data(), numbers.data()});
   for (const rungs::PrefillRung& rung : rungs::prefill_attention_ladder()) {
+    if (rung.run == nullptr) {
+      ladder.skipped.push_back({{"name", rung.name}, {"lacks", rung.lacks}});
+      continue;
+    }
     add(ladder, rung.name, rung.idea, 2 * std::ssize(numbers) * std::int64_t{sizeof(float)},
         [&, run = rung.run] { run(prompt, team, out.data()); });
   }

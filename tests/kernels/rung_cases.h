@@ -14,8 +14,8 @@ namespace staircase::rungs {
 
 /// One row is for both ladders of products, more are for that of prefill.
 inline const std::vector<ProductShape> kOddProducts = {
-    {1, 1, 1},   {1, 31, 63},  {1, 32, 64},   {1, 33, 65},  {1, 300, 1100},
-    {2, 64, 17}, {5, 65, 130}, {6, 96, 1024}, {7, 63, 127}, {13, 129, 65}};
+    {1, 1, 1},    {1, 31, 63},   {1, 32, 64},  {1, 33, 65},   {1, 300, 1100}, {2, 64, 17},
+    {5, 65, 130}, {6, 96, 1024}, {7, 63, 127}, {13, 129, 65}, {32, 31, 33},   {33, 66, 97}};
 
 inline const std::vector<AttentionShape> kOddHeads = {{1, 1, 16, 1},  {3, 3, 16, 2},  {2, 1, 48, 63},
                                                       {4, 2, 64, 64}, {9, 3, 64, 65}, {8, 1, 128, 200},
@@ -79,7 +79,7 @@ struct Heads {
 /// 6e-5 in float32, so its weight has the same. Rounded to bfloat16, a number is wrong by 2^-9 at most, and a
 /// score by some of them: larger ones may exchange two keys, so nothing is promised (negative).
 inline double tolerance_of_attention(std::string_view rung, float of_queries) {
-  if (rung == "10-bfloat16") return of_queries <= 1.0f ? 0.02 : -1.0;
+  if (rung.ends_with("-bfloat16") || rung == "9-amx") return of_queries <= 1.0f ? 0.02 : -1.0;
   return of_queries > 8.0f ? 3e-3 : 2e-5;
 }
 

@@ -85,7 +85,7 @@ TEST_CASE("every rung rounds as finely as its type") {
     // 32 normal numbers, some 2.1. An error is a step / sqrt(12) on average: 0.48 %, or 0.68 % if both sides
     // are rounded. With one scale for all 500 inputs it would be 0.68 % and 0.97 %.
     const bool is_int8 = rung.name.find("int8") != std::string_view::npos;
-    const bool is_bfloat16 = rung.name.find("bfloat16") != std::string_view::npos;
+    const bool is_bfloat16 = rung.name.find("bfloat16") != std::string_view::npos || rung.name == "9-amx";
     const bool only_weights = of_matvec && rung.name == "8-int8";
     const double error = std::sqrt(squares / size);
     const double most = only_weights ? 0.0055 : is_int8 ? 0.0078 : is_bfloat16 ? 0.003 : 1e-6;
@@ -235,6 +235,7 @@ TEST_CASE("every rung of a prompt's attention is the formula, for whole prompts,
       const Heads heads(shape, of_queries, ++seed);
       const std::vector<double> expected = attention_of(shape, heads);
       for (const PrefillRung& rung : prefill_attention_ladder()) {
+        if (rung.run == nullptr) continue;
         CAPTURE(rung.name);
         CAPTURE(shape.tokens);
         CAPTURE(shape.positions);
@@ -246,7 +247,10 @@ TEST_CASE("every rung of a prompt's attention is the formula, for whole prompts,
           REQUIRE(std::isfinite(out[i]));
           most = std::max(most, std::abs(static_cast<double>(out[i]) - expected[i]));
         }
-        CHECK(most < tolerance_of_attention(rung.name, of_queries));
+        const double tolerance = tolerance_of_attention(rung.name, of_queries);
+        if (tolerance > 0.0) CHECK(most < tolerance);
+        // It is the type that it says.
+        if (of_queries == 1.0f && tolerance > 1e-3 && shape.positions > 16) CHECK(most > tolerance / 50);
       }
     }
   }
@@ -263,6 +267,7 @@ TEST_CASE("a later token changes nothing in the attention of those before it, to
       changed.values[static_cast<std::size_t>(i)] = -1000.0f;
     }
     for (const PrefillRung& rung : prefill_attention_ladder()) {
+      if (rung.run == nullptr) continue;
       CAPTURE(rung.name);
       CAPTURE(token);
       const std::vector<float> before = attention_of(rung, shape, heads, team),
@@ -282,6 +287,8 @@ TEST_CASE("names are numbered in order, and a rung that cannot run says what is 
     }
   }
   int number = 1;
-  for (const PrefillRung& rung : prefill_attention_ladder())
+  for (const PrefillRung& rung : prefill_attention_ladder()) {
     CHECK(rung.name.starts_with(std::to_string(number++) + "-"));
+    CHECK((rung.run == nullptr) == !rung.lacks.empty());
+  }
 }

@@ -38,14 +38,14 @@ class Rung:
 
     def idea(self):
         """The rung's idea in one line, as the tables of tools/bench print it."""
-        return re.search(r'^constexpr [^"]*"[^"]+",\s*"([^"]+)"', self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        return re.search(r'^const(?:expr)? [^"]*"[^"]+",\s*"([^"]+)"', self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def below(self):
         return self.ladder.rungs[self.ladder.rungs.index(self) - 1]
 
     def variable(self):
         """The name of the rung's variable in the ladder, such as kRegisters."""
-        return re.search(r"^constexpr \w*Rung (k\w+)\b", self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        return re.search(r"^const(?:expr)? \w*Rung (k\w+)\b", self.file.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
     def page(self):
         """(the page, its section about this rung as lines)."""
@@ -258,7 +258,7 @@ def check(folder, options):
     waits = left(text)
     if waits:
         return red(f"your turn in {folder.file.name}: {', '.join(waits)}.")
-    if not re.search(rf"^constexpr \w*Rung {folder.rung.variable()}\b", text, re.MULTILINE):
+    if not re.search(rf"^const(?:expr)? \w*Rung {folder.rung.variable()}\b", text, re.MULTILINE):
         return red(f"{folder.file.name} no longer defines {folder.rung.variable()}, by which the ladder finds it.")
     with locked(folder.path / "build", waiting="Another check of this folder is running; this one waits for it ..."):
         found = compile_rung(folder, (options.build or ROOT / "build").absolute(), options.sanitize)

@@ -16,8 +16,8 @@ std::span<const Rung> matvec_ladder() {
 
 std::span<const Rung> product_ladder() {
   using namespace product;
-  static const std::array ladder{kPlain,        kLoopOrder, kCacheBlocks, kPackedPanels,
-                                 kRegisterTile, kThreads,   kBFloat16,    kInt8};
+  static const std::array ladder{kPlain,   kLoopOrder, kCacheBlocks, kPackedPanels, kRegisterTile,
+                                 kThreads, kBFloat16,  kInt8,        kAmx};
   return ladder;
 }
 
@@ -30,7 +30,8 @@ std::span<const AttentionRung> attention_ladder() {
 
 std::span<const PrefillRung> prefill_attention_ladder() {
   using namespace prefill_attention;
-  static const std::array ladder{kPlain, kCausal, kSimd, kPackedPanels, kQueryTile, kOnlineSoftmax, kThreads};
+  static const std::array ladder{kPlain,         kCausal,  kSimd,     kPackedPanels, kQueryTile,
+                                 kOnlineSoftmax, kThreads, kBFloat16, kAmx};
   return ladder;
 }
 

@@ -53,10 +53,10 @@ inline Memory<float> packed(const ProductShape& shape, const float* w) {
   return packed<float>(shape, w, [](float value) { return value; });
 }
 
-/// Packs w [n_in, n_out] as bfloat16, with two neighbours of a column together: [n_out / 64, n_in / 2, 64,
-/// 2].
-inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float* w) {
-  const std::int64_t pairs = (shape.n_in + 1) / 2;
+/// Packs w [n_in, n_out] as bfloat16, with two neighbours of a column together: [n_out / 64, depth / 2, 64,
+/// 2]. The depth is at least n_in and even; zeros follow w.
+inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float* w, std::int64_t depth) {
+  const std::int64_t pairs = depth / 2;
   Memory<std::uint16_t> panels(panels_of(shape.n_out) * pairs * kPanel * 2);
   for (std::int64_t i = 0; i < shape.n_in; ++i) {
     for (std::int64_t o = 0; o < shape.n_out; ++o) {
@@ -65,6 +65,16 @@ inline Memory<std::uint16_t> packed_pairs(const ProductShape& shape, const float
     }
   }
   return panels;
+}
+
+/// Rounds x [rows, n_in] to bfloat16, [rows, depth].
+inline void round_rows(ThreadTeam& team, const ProductShape& shape, const float* x, std::int64_t depth,
+                       std::uint16_t* rounded) {
+  parallel_ranges(team, shape.rows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r)
+      std::transform(x + r * shape.n_in, x + (r + 1) * shape.n_in, rounded + r * depth,
+                     bfloat16_from_float32);
+  });
 }
 
 /// The number of columns of the result in panel p: 64, or fewer in the last panel.

@@ -31,19 +31,20 @@ struct Rung {
   std::string_view name;  ///< the name of its file, such as "4-packed-panels"
   std::string_view idea;  ///< the idea in one line
   /// Reads `w` [n_in, n_out] only during this call. `team` must outlive the product; most rungs use only the
-  /// caller's thread.
+  /// caller's thread. Null if `lacks` names a feature.
   std::unique_ptr<Product> (*prepare)(const ProductShape& shape, const float* w, ThreadTeam& team);
   /// The feature that this processor or this build lacks for the rung; empty if none.
   std::string_view lacks = {};
 };
 
 template <typename P>
+std::unique_ptr<Product> prepare(const ProductShape& shape, const float* w, ThreadTeam& team) {
+  return std::make_unique<P>(shape, w, team);
+}
+
+template <typename P>
 constexpr Rung rung(std::string_view name, std::string_view idea, std::string_view lacks = {}) {
-  return {name, idea,
-          [](const ProductShape& shape, const float* w, ThreadTeam& team) -> std::unique_ptr<Product> {
-            return std::make_unique<P>(shape, w, team);
-          },
-          lacks};
+  return {name, idea, lacks.empty() ? prepare<P> : nullptr, lacks};
 }
 
 /// The rungs for one token, where memory is the limit: 2 · n_in · n_out operations for n_in · n_out weights.

@@ -31,8 +31,10 @@ struct PrefillRung {
   std::string_view name;  ///< "4-packed-panels", like its file
   std::string_view idea;  ///< in one line
   /// Writes out [tokens, n_head, head_size], for each query softmax(q Kᵀ / √head_size) V over the positions
-  /// that its token sees (Vaswani et al. 2017, sections 3.2.1 and 3.2.3).
+  /// that its token sees (Vaswani et al. 2017, sections 3.2.1 and 3.2.3). Null if `lacks` names a feature.
   void (*run)(const Prompt& prompt, ThreadTeam& team, float* out);
+  /// The feature that this processor or this build lacks for the rung; empty if none.
+  std::string_view lacks = {};
 };
 
 /// A prompt: arithmetic is the limit, since many queries use each key. 4 · head_size operations for each pair
@@ -43,7 +45,8 @@ namespace prefill_attention {
 
 using attention::scale_of;
 
-extern const PrefillRung kPlain, kCausal, kSimd, kPackedPanels, kQueryTile, kOnlineSoftmax, kThreads;
+extern const PrefillRung kPlain, kCausal, kSimd, kPackedPanels, kQueryTile, kOnlineSoftmax, kThreads,
+    kBFloat16, kAmx;
 
 }  // namespace prefill_attention
 

@@ -18,17 +18,12 @@ class BFloat16 final : public Product {
   BFloat16(const ProductShape& shape, const float* w, ThreadTeam& team)
       : shape_(shape),
         pairs_((shape.n_in + 1) / 2),
-        panels_(packed_pairs(shape, w)),
+        panels_(packed_pairs(shape, w, 2 * pairs_)),
         x_((shape.rows + kRows) * pairs_ * 2),
         team_(team) {}
 
   void run(const float* x, float* y) override {
-    parallel_ranges(team_, shape_.rows, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t r = first; r < last; ++r) {
-        std::transform(x + r * shape_.n_in, x + (r + 1) * shape_.n_in, x_.data() + r * pairs_ * 2,
-                       bfloat16_from_float32);
-      }
-    });
+    round_rows(team_, shape_, x, 2 * pairs_, x_.data());
     parallel_ranges(team_, panels_of(shape_.n_out), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t p = first; p < last; ++p) {
         for (std::int64_t r = 0; r < shape_.rows; r += kRows) multiply_tile(p, r, y);

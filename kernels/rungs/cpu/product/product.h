@@ -5,6 +5,7 @@
 
 namespace staircase::rungs::product {
 
-extern const Rung kPlain, kLoopOrder, kCacheBlocks, kPackedPanels, kRegisterTile, kThreads, kBFloat16, kInt8;
+extern const Rung kPlain, kLoopOrder, kCacheBlocks, kPackedPanels, kRegisterTile, kThreads, kBFloat16, kInt8,
+    kAmx;
 
 }  // namespace staircase::rungs::product
