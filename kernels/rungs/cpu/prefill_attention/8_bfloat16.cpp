@@ -22,7 +22,8 @@ struct PairsTile {
         sums[r][v] = kAdds ? _mm512_loadu_ps(result + r * stride + v * 16) : _mm512_setzero_ps();
     for (std::int64_t i = 0; i < depth; i += kStep) {
       __m512bh numbers[4];
-      for (int v = 0; v < 4; ++v) std::memcpy(&numbers[v], panel + i * kPanel + v * 32, sizeof(numbers[v]));
+      for (int v = 0; v < 4; ++v)
+        numbers[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + i * kPanel + v * 32));
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair;
         std::memcpy(&pair, rows + r * row_stride + i, sizeof(pair));

@@ -41,7 +41,8 @@ class BFloat16 final : public Product {
     Vector sums[kRows][kColumns] = {};
     for (std::int64_t i = 0; i < pairs_; ++i) {
       __m512bh w[kColumns];
-      for (int v = 0; v < kColumns; ++v) std::memcpy(&w[v], panel + (i * kPanel + v * 16) * 2, sizeof(w[v]));
+      for (int v = 0; v < kColumns; ++v)
+        w[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + (i * kPanel + v * 16) * 2));
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair;
         std::memcpy(&pair, x + (r * pairs_ + i) * 2, sizeof(pair));
