@@ -13,7 +13,10 @@
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with an unpacked key. The limit is memory bandwidth: up to 8 queries together read 8 · head_size
-// bytes of keys and values per position and head. 16-bit caches halve that, and int8 halves it again.
+// bytes of keys and values per position and head. 16-bit caches halve that, and int8 halves it again. A head
+// is one thread's work. Three heads would keep two threads busy for as long as four, so after a long text the
+// threads share each head: first the positions of its scores, then the features of its values. This changes
+// no order of additions.
 //
 // Keys and values in 16 bits or int8 are widened when they are loaded into a register, which is exact. A
 // key's scale multiplies its score, and a value's scale multiplies its weight: one multiplication instead of
@@ -181,14 +184,14 @@ constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 /// The size of a head in most small models.
 constexpr std::int64_t kUsualHead = 64;
 
-/// Computes multiply_keys for the `count` keys of one run. `near` and `far` are as in Ahead.
+/// Computes multiply_keys for the keys `begin` .. `count` - 1 of one run. `near` and `far` are as in Ahead.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Runs<T>& runs, const T* keys,
-                             std::int64_t count, const Ahead<T>& ahead, const T* near, const T* far,
-                             std::int64_t score_stride, float* scores) {
+                             std::int64_t begin, std::int64_t count, const Ahead<T>& ahead, const T* near,
+                             const T* far, std::int64_t score_stride, float* scores) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
-  for (std::int64_t first = 0; first < count; first += kLanes) {
+  for (std::int64_t first = begin; first < count; first += kLanes) {
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
     const auto multiply = [&](std::int64_t vectors) HWY_ATTR {
       for (int lane = 0; lane < kLanes; ++lane) {
@@ -224,43 +227,46 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const Ru
   }
 }
 
-/// scores [kQueries, score_stride] = q · k for each query and key, without the features that do not fill a
-/// vector. After the last keys, the first values are prefetched.
+/// scores [kQueries, score_stride] = q · k for each query and key of these positions, without the features
+/// that do not fill a vector. After the last keys, the first values are prefetched.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T> runs, std::int64_t total,
-                              std::int64_t score_stride, float* scores) {
+                              IndexRange positions, std::int64_t score_stride, float* scores) {
   static_assert(16 % kLanes == 0, "a block begins where a vector of scores begins");
   const Ahead<T> ahead(runs, total);
   const std::int64_t count = divide_up(total, runs.length);
   const auto keys_then_values = [&](std::int64_t run) HWY_ATTR {
     return run < count ? runs.keys(run) : runs.values(std::min(run - count, count - 1));
   };
-  for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
-    multiply_run<kQueries>(queries, stride, runs, runs.keys(run), std::min(runs.length, total - begin), ahead,
-                           keys_then_values(run + ahead.runs), keys_then_values(run + ahead.runs + 1),
-                           score_stride, scores + begin);
+  for (std::int64_t run = positions.first / runs.length, begin = run * runs.length; begin < positions.last;
+       ++run, begin += runs.length) {
+    multiply_run<kQueries>(
+        queries, stride, runs, runs.keys(run), std::max<std::int64_t>(positions.first - begin, 0),
+        std::min(runs.length, positions.last - begin), ahead, keys_then_values(run + ahead.runs),
+        keys_then_values(run + ahead.runs + 1), score_stride, scores + begin);
   }
 }
 
-/// out[q] = the sum of the values, each times q's weight for it, again without the features that do not fill
-/// a vector. If values have scales, the weights are multiplied by them in place. After the last values, the
-/// first keys of the next head are prefetched.
+/// out[q] = the sum of these features of the values, each times q's weight for it, again without the features
+/// that do not fill a vector. After the last values, the first keys of the next head are prefetched.
 template <int kQueries, typename T>
-HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
-                           const Runs<T>& next_head, std::int64_t stride, float* out) {
+HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
+                           const Runs<T>& next_head, IndexRange features, std::int64_t stride, float* out) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
   // How many registers hold a query's sums. They are kept over all positions.
   constexpr std::int64_t kRegisters =
       kQueries > kTileQueries ? kAccumulators / 12
                               : std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
-  const std::int64_t vectors = head_size / kLanes;
+  const std::int64_t vectors = features.last / kLanes;
   const Ahead<T> ahead(runs, total);
   const std::int64_t count = divide_up(total, runs.length);
   const auto values_then_next = [&](std::int64_t run)
                                     HWY_ATTR { return run < count ? runs.values(run) : next_head.keys(0); };
-  for (std::int64_t first = 0; first < vectors; first += kRegisters) {
+  for (std::int64_t first = features.first / kLanes; first < vectors; first += kRegisters) {
     const std::int64_t registers = std::min(kRegisters, vectors - first);
+    HWY_ALIGN float
+        scaled[kHasScales<T> ? kQueries * kLanes : 1];  // weights times scales of a vector of positions
     hn::Vec<Floats> sum[kQueries][kRegisters];
     for (auto& row : sum) {
       for (auto& s : row) s = hn::Zero(d);
@@ -272,15 +278,23 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
         const T* const value = values + p * runs.step;
         const T* const next = ahead.of(p * runs.step, near, far);
-        if (first == 0 && p % kLanes == 0) {
-          multiply_by_scales(runs, value, std::min(runs.length, total - begin) - p, kQueries, weight_stride,
-                             weights + begin + p);
+        const float* own = weights + begin + p;
+        std::int64_t own_stride = weight_stride;
+        if constexpr (kHasScales<T>) {
+          if (p % kLanes == 0) {
+            for (int q = 0; q < kQueries; ++q)
+              hn::Store(hn::LoadU(d, own + q * weight_stride), d, scaled + q * kLanes);
+            multiply_by_scales(runs, value, std::min(runs.length, total - begin) - p, kQueries, kLanes,
+                               scaled);
+          }
+          own = scaled + p % kLanes;
+          own_stride = kLanes;
         }
-        for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>)
+        for (std::int64_t i = 0; i < registers * kLanes; i += kElementsOfLine<T>)
           __builtin_prefetch(next + first * kLanes + i, 0, 2);
         hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8
-        for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + begin + p]);
+        for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, own[q * own_stride]);
         const auto add = [&](std::int64_t size, std::int64_t begin_vector, std::int64_t vectors_of_value)
                              HWY_ATTR {
 #pragma GCC unroll 16
@@ -292,10 +306,13 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
                                }
                              };
         // The usual numbers are passed as constants, so the compiler keeps the sums in registers.
-        if (kRegisters * kLanes == kUsualHead && head_size == kUsualHead) {
+        if (kRegisters * kLanes == kUsualHead && head_size == kUsualHead && registers == kRegisters) {
           add(kUsualHead, 0, kRegisters);
+        } else if (registers == kRegisters) {
+          add(head_size, first, kRegisters);
         } else {
-          registers == kRegisters ? add(head_size, first, kRegisters) : add(head_size, first, registers);
+          2 * registers == kRegisters ? add(head_size, first, kRegisters / 2)
+                                      : add(head_size, first, registers);
         }
       }
     }
@@ -307,40 +324,56 @@ HWY_INLINE void add_values(float* weights, std::int64_t weight_stride, Runs<T> r
   }
 }
 
-/// Attention for a tile of kQueries queries. Each key and each value is read once for all of them, and then
-/// the keys of the `next` head are prefetched. out [kQueries, head_size]. A row of `scores` has room for all
-/// positions, rounded up to whole halves of a panel.
+/// Elements from one row of scores to the next.
+HWY_INLINE std::int64_t score_stride_of(const QueryTile& tile) {
+  return divide_up(tile.seen(), kHalfPanel) * kHalfPanel;
+}
+
+/// The scores of a tile of kQueries queries. Each key is read once for all of them.
 template <int kQueries, typename T>
-HWY_NOINLINE void attend_few(const QueryTile& tile, const Runs<T>& runs, const Runs<T>& next, float* scores,
-                             float* out) {
-  const std::int64_t total = tile.seen(), score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
-  const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  multiply_keys<kQueries>(tile.queries, head_size, runs, total, score_stride, scores);
-  float inverse_sums[kQueries];
-  for (int q = 0; q < kQueries; ++q) {
-    float* const own = scores + q * score_stride;
-    const std::int64_t seen = tile.seen_by(q);
-    if (rest > 0) add_rest_of_scores(tile.queries + q * head_size, runs, seen, whole, own);
-    inverse_sums[q] = exponentials(own, scale, tile.first_seen(q), seen, total);
-  }
-  add_values<kQueries>(scores, score_stride, runs, total, next, head_size, out);
+HWY_NOINLINE void score_few(const QueryTile& tile, const Runs<T>& runs, IndexRange positions, float* scores) {
+  multiply_keys<kQueries>(tile.queries, runs.head_size, runs, tile.seen(), positions, score_stride_of(tile),
+                          scores);
+}
+
+/// The weights of query `row` in place of its scores. Returns 1 / their sum.
+template <typename T>
+HWY_NOINLINE float weigh_row(const QueryTile& tile, const Runs<T>& runs, std::int64_t row, float* scores) {
+  const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, seen = tile.seen_by(row);
+  float* const own = scores + row * score_stride_of(tile);
+  if (rest > 0) add_rest_of_scores(tile.queries + row * head_size, runs, seen, head_size - rest, own);
+  return exponentials(own, 1.0f / std::sqrt(static_cast<float>(head_size)), tile.first_seen(row), seen,
+                      tile.seen());
+}
+
+/// These features of the results of kQueries queries: out [kQueries, head_size]. Each value is read once for
+/// all queries, and then the keys of the `next` head are prefetched.
+template <int kQueries, typename T>
+HWY_NOINLINE void add_few(const QueryTile& tile, const Runs<T>& runs, const Runs<T>& next,
+                          IndexRange features, const float* inverse_sums, float* scores, float* out) {
+  const std::int64_t head_size = runs.head_size, whole = head_size - head_size % kLanes;
+  const std::int64_t stride = score_stride_of(tile);
+  add_values<kQueries>(scores, stride, runs, tile.seen(), next, features, head_size, out);
   for (int q = 0; q < kQueries; ++q) {
     float* const own = out + q * head_size;
-    if (rest > 0) rest_of_values(scores + q * score_stride, runs, tile.seen_by(q), whole, own);
-    for (std::int64_t i = 0; i < head_size; ++i) own[i] *= inverse_sums[q];
+    if (features.last > whole) rest_of_values(scores + q * stride, runs, tile.seen_by(q), whole, own);
+    for (std::int64_t i = features.first; i < features.last; ++i) own[i] *= inverse_sums[q];
   }
 }
 
-template <typename T>
-using AttendFunction = void (*)(const QueryTile&, const Runs<T>&, const Runs<T>&, float*, float*);
 template <typename T, int... kLess>
-constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
-  return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
+constexpr auto score_functions(std::integer_sequence<int, kLess...>) {
+  return std::array{score_few<kLess + 1, T>...};
 }
-/// Element q - 1 is attend_few for q queries.
+template <typename T, int... kLess>
+constexpr auto add_functions(std::integer_sequence<int, kLess...>) {
+  return std::array{add_few<kLess + 1, T>...};
+}
+/// Element q - 1 is the function for q queries.
 template <typename T>
-constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kMostQueries>());
+constexpr auto kScoreFew = score_functions<T>(std::make_integer_sequence<int, kMostQueries>());
+template <typename T>
+constexpr auto kAddFew = add_functions<T>(std::make_integer_sequence<int, kMostQueries>());
 
 /// Converts the `width` features of a head from `first` on to float32.
 template <typename T>
@@ -497,14 +530,44 @@ HWY_INLINE bool multiplies_halves() {
   return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
 }
 
-/// Attention for a tile of queries on unpacked keys and values. `next` is the head that probably follows.
-HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
-                              float* scores, float* out) {
+// Attention for a tile of queries on unpacked keys and values, in three parts.
+
+/// The scores of the positions `first` .. `last` - 1. `first` is a multiple of 16, and so is `last`, except
+/// at the end.
+HWY_ATTR void score_in_place(const QueryTile& tile, const HeadOfCache& head, IndexRange positions,
+                             float* scores, float* scratch) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
-      bfloat16::attend_in_place(tile, Runs<std::uint16_t>(head), Runs<std::uint16_t>(next), scores, out);
+      bfloat16::score_in_place(tile, Runs<std::uint16_t>(head), positions, scores, scratch);
     } else {
-      kAttendFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, Runs<T>(next), scores, out);
+      kScoreFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, positions, scores);
+    }
+  });
+}
+
+/// The weights of query `row` from its scores. Returns 1 / their sum.
+HWY_ATTR float weigh_in_place(const QueryTile& tile, const HeadOfCache& head, std::int64_t row,
+                              float* scores) {
+  float inverse_sum = 0.0f;
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
+    inverse_sum = multiplies_halves<T>() ? bfloat16::weigh_in_place(tile, runs.head_size, row, scores)
+                                         : weigh_row(tile, runs, row, scores);
+  });
+  return inverse_sum;
+}
+
+/// The features `first` .. `last` - 1 of out [rows, head_size], both multiples of 32, except at the end.
+/// `next` is the head that probably follows.
+HWY_ATTR void add_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
+                           IndexRange features, const float* inverse_sums, float* scores, float* scratch,
+                           float* out) {
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
+    if (multiplies_halves<T>()) {
+      bfloat16::add_in_place(tile, Runs<std::uint16_t>(head), Runs<std::uint16_t>(next), features,
+                             inverse_sums, scores, scratch, out);
+    } else {
+      kAddFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, Runs<T>(next), features, inverse_sums,
+                                                          scores, out);
     }
   });
 }
@@ -513,11 +576,12 @@ HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, co
 /// are not in `head`.
 HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
                             const void* packed_values, std::int64_t total, std::int64_t skipped,
-                            float* scores, float* out) {
+                            float* scores, float* scratch, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
       bfloat16::attend_packed(tile, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
-                              static_cast<const std::uint16_t*>(packed_values), total, skipped, scores, out);
+                              static_cast<const std::uint16_t*>(packed_values), total, skipped, scores,
+                              scratch, out);
     } else {
       attend_tile(tile, runs, static_cast<const float*>(packed_keys) + skipped * runs.head_size,
                   static_cast<const float*>(packed_values) + skipped * kPanel, total, scores, out);
@@ -557,7 +621,9 @@ HWY_AFTER_NAMESPACE();
 namespace staircase {
 namespace {
 
-HWY_EXPORT(attend_in_place);
+HWY_EXPORT(score_in_place);
+HWY_EXPORT(weigh_in_place);
+HWY_EXPORT(add_in_place);
 HWY_EXPORT(attend_packed);
 HWY_EXPORT(store_result);
 HWY_EXPORT(packed_queries);
@@ -576,6 +642,30 @@ struct Head {
   float* packed_keys = nullptr;
   float* packed_values = nullptr;
 };
+
+/// From so many positions on, threads that would be idle otherwise take a share of a head. Sharing costs two
+/// more barriers.
+constexpr std::int64_t kSharedPositions = 1024;
+
+/// Divides the units of all works evenly among the threads: calls do_units(thread, work, units) for a range
+/// of a work's units, 0 .. units_of(work) - 1.
+template <typename Work, typename UnitsOf, typename DoUnits>
+void share_units(ThreadTeam& team, const std::vector<Work>& works, const UnitsOf& units_of,
+                 const DoUnits& do_units) {
+  std::int64_t total = 0;
+  for (const Work& work : works) total += units_of(work);
+  team.run([&](int thread) {
+    const IndexRange share = share_of(total, team.size(), thread);
+    std::int64_t begin = 0;
+    for (const Work& work : works) {
+      const std::int64_t units = units_of(work);
+      const IndexRange own{std::max(share.first - begin, std::int64_t{0}),
+                           std::min(share.last - begin, units)};
+      if (own.first < own.last) do_units(thread, work, own);
+      begin += units;
+    }
+  });
+}
 
 }  // namespace
 
@@ -614,96 +704,150 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   }
   // In a browser, or with matrix instructions, a packed tile has more queries than an unpacked one.
   const std::int64_t packed_queries = HWY_DYNAMIC_DISPATCH(packed_queries)(keys_values.keys.dtype());
-  const std::int64_t queries_at_once = std::max(kMostQueries, packed_queries);
-  const std::int64_t score_floats = std::max(queries_at_once * divide_up(longest, kHalfPanel) * kHalfPanel,
-                                             bfloat16::scratch_floats(head_size, longest));
-  // The queries of a tile and its results, stored contiguously.
-  const std::int64_t tile_floats = queries_at_once * head_size;
-  const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
-  float* const memory = scratch(team_.size() * thread_floats + packed_floats);
+  // How many queries read keys and values together: the queries of whole tokens if one group fits.
+  const std::int64_t together = group == 1             ? std::min(kTileQueries, kMostQueries)
+                                : group > kMostQueries ? kMostQueries
+                                                       : kMostQueries / group * group;
 
   struct Tile {
     const Head* head;
     std::int64_t first;  ///< the tile's first query
   };
-  std::vector<Tile> tiles;
-  float* packed = memory + team_.size() * thread_floats;
+  std::vector<Tile> few, many;  // the tiles on unpacked keys and values, and on packed ones
+  std::int64_t n_unpacked = 0;
+  for (const Head& head : heads) {
+    const bool is_packed = head.queries >= kManyQueries * group;
+    for (std::int64_t first = 0; first < head.queries; first += is_packed ? packed_queries : together)
+      (is_packed ? many : few).push_back({&head, first});
+    if (!is_packed) ++n_unpacked;
+  }
+  // If one head a thread keeps the threads unequally busy, they share each head.
+  const std::int64_t threads = team_.size();
+  const bool shares =
+      longest >= kSharedPositions && 5 * divide_up(n_unpacked, threads) * threads > 6 * n_unpacked;
+
+  // The memory of a tile: scores and weights, queries and results, stored contiguously.
+  const std::int64_t queries_at_once = std::max(kMostQueries, packed_queries);
+  const std::int64_t score_floats = std::max(queries_at_once * divide_up(longest, kHalfPanel) * kHalfPanel,
+                                             bfloat16::score_floats(queries_at_once, longest));
+  const std::int64_t row_floats = queries_at_once * (2 * head_size + 1);
+  const std::int64_t tile_floats = divide_up(score_floats + row_floats, kPanel) * kPanel;
+  const std::int64_t thread_floats = divide_up(bfloat16::scratch_floats(head_size), kPanel) * kPanel;
+  const std::int64_t n_memories = std::max<std::int64_t>(threads, shares ? std::ssize(few) : 0);
+  float* const memory = scratch(threads * thread_floats + n_memories * tile_floats + packed_floats);
+  const auto scratch_of = [=](int thread) { return memory + thread * thread_floats; };
+  float* const memories = memory + threads * thread_floats;
+
+  float* packed = memories + n_memories * tile_floats;
   for (Head& head : heads) {
     if (head.queries < kManyQueries * group) continue;
     const std::int64_t padded_total = divide_up(head.total, kPanel) * kPanel;
     head.packed_keys = packed;
     head.packed_values = packed += padded_total * padded_head;
     packed += padded_total * padded_head;
-    for (std::int64_t first = 0; first < head.queries; first += packed_queries)
-      tiles.push_back({&head, first});
   }
 
-  // How many queries read keys and values together: the queries of whole tokens if one group fits.
-  const std::int64_t together = group == 1             ? std::min(kTileQueries, kMostQueries)
-                                : group > kMostQueries ? kMostQueries
-                                                       : kMostQueries / group * group;
   // The index of a head's query among all queries.
   const auto place_of = [=](const Head& head, std::int64_t query) {
     return head.place + query / group * width + query % group * head_size;
   };
-  // Calls attend(tile, cache, skipped, scores, to) for the tile of up to `most` queries of this head that
-  // begins with query `first`.
-  const auto with_tile = [&](int thread, const Head& head, std::int64_t first, std::int64_t most,
-                             const auto& attend) {
-    float* const scores = memory + thread * thread_floats;
+  /// A tile with its memory. Positions that no query of the tile sees are skipped in whole steps.
+  struct Work {
+    QueryTile tile;
+    HeadOfCache cache;
+    std::int64_t skipped;
+    float *scores, *results, *inverse_sums;
+  };
+  const auto begin = [&](const Tile& of, std::int64_t most, std::int64_t number) {
+    float* const scores = memories + number * tile_floats;
     float* const gathered = scores + score_floats;
-    float* const results = gathered + tile_floats;
-    QueryTile tile{gathered, std::min(most, head.queries - first), first, group, head.start, window};
-    const std::int64_t skipped = whole_steps(tile.first_seen(0));
-    tile.start -= skipped;
-    for (std::int64_t row = 0; row < tile.rows; ++row) {
+    const Head& head = *of.head;
+    Work work{{gathered, std::min(most, head.queries - of.first), of.first, group, head.start, window},
+              head.cache,
+              0,
+              scores,
+              gathered + queries_at_once * head_size,
+              gathered + 2 * queries_at_once * head_size};
+    work.skipped = whole_steps(work.tile.first_seen(0));
+    work.tile.start -= work.skipped;
+    work.cache.first += work.skipped;
+    for (std::int64_t row = 0; row < work.tile.rows; ++row) {
       float* const query = gathered + row * head_size;
-      std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, query);
+      std::copy_n(queries.data<float>() + place_of(head, of.first + row), head_size, query);
       if (rotated) rotate_head(query, head_size);
     }
-    HeadOfCache cache = head.cache;
-    cache.first += skipped;
-    attend(tile, cache, skipped, scores, results);
-    for (std::int64_t row = 0; row < tile.rows; ++row) {
-      if (rotated) rotate_head(results + row * head_size, head_size);
-      HWY_DYNAMIC_DISPATCH(store_result)
-      (results + row * head_size, head_size, place_of(head, first + row), out);
+    return work;
+  };
+  const auto finish = [&](const Tile& of, const Work& work) {
+    for (std::int64_t row = 0; row < work.tile.rows; ++row) {
+      float* const result = work.results + row * head_size;
+      if (rotated) rotate_head(result, head_size);
+      HWY_DYNAMIC_DISPATCH(store_result)(result, head_size, place_of(*of.head, of.first + row), out);
     }
   };
-  parallel_each(team_, static_cast<std::int64_t>(heads.size()), [&](int thread, std::int64_t i) {
+  const auto weigh = [&](const Work& work, IndexRange rows) {
+    for (std::int64_t row = rows.first; row < rows.last; ++row)
+      work.inverse_sums[row] = HWY_DYNAMIC_DISPATCH(weigh_in_place)(work.tile, work.cache, row, work.scores);
+  };
+
+  if (shares) {
+    std::vector<Work> works;
+    for (const Tile& tile : few) works.push_back(begin(tile, together, std::ssize(works)));
+    share_units(
+        team_, works, [](const Work& work) { return divide_up(work.tile.seen(), kPanel); },
+        [&](int thread, const Work& work, IndexRange panels) {
+          HWY_DYNAMIC_DISPATCH(score_in_place)
+          (work.tile, work.cache, {panels.first * kPanel, std::min(panels.last * kPanel, work.tile.seen())},
+           work.scores, scratch_of(thread));
+        });
+    share_units(
+        team_, works, [](const Work& work) { return work.tile.rows; },
+        [&](int, const Work& work, IndexRange rows) { weigh(work, rows); });
+    share_units(
+        team_, works, [=](const Work&) { return divide_up(head_size, kHalfPanel); },
+        [&](int thread, const Work& work, IndexRange halves) {
+          HWY_DYNAMIC_DISPATCH(add_in_place)
+          (work.tile, work.cache, work.cache,
+           {halves.first * kHalfPanel, std::min(halves.last * kHalfPanel, head_size)}, work.inverse_sums,
+           work.scores, scratch_of(thread), work.results);
+        });
+    for (std::size_t i = 0; i < few.size(); ++i) finish(few[i], works[i]);
+  }
+  parallel_each(team_, shares && many.empty() ? 0 : std::ssize(heads), [&](int thread, std::int64_t i) {
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
-      HWY_DYNAMIC_DISPATCH(pack_head)
-      (head.cache, head.total, head.packed_keys, head.packed_values);
+      HWY_DYNAMIC_DISPATCH(pack_head)(head.cache, head.total, head.packed_keys, head.packed_values);
       return;
     }
-    const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
-    for (std::int64_t first = 0; first < head.queries; first += together) {
-      with_tile(thread, head, first, together,
-                [&](const QueryTile& tile, const HeadOfCache& cache, std::int64_t, float* scores, float* to) {
-                  const HeadOfCache& then = first + tile.rows < head.queries ? cache : next.cache;
-                  HWY_DYNAMIC_DISPATCH(attend_in_place)(tile, cache, then, scores, to);
-                });
+    const Head& next = heads[static_cast<std::size_t>((i + threads) % std::ssize(heads))];
+    for (std::int64_t first = 0; first < head.queries && !shares; first += together) {
+      const Work work = begin({&head, first}, together, thread);
+      HWY_DYNAMIC_DISPATCH(score_in_place)
+      (work.tile, work.cache, {0, work.tile.seen()}, work.scores, scratch_of(thread));
+      weigh(work, {0, work.tile.rows});
+      const HeadOfCache& then = first + work.tile.rows < head.queries ? work.cache : next.cache;
+      HWY_DYNAMIC_DISPATCH(add_in_place)
+      (work.tile, work.cache, then, {0, head_size}, work.inverse_sums, work.scores, scratch_of(thread),
+       work.results);
+      finish({&head, first}, work);
     }
   });
-  parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
-    const Head& head = *tiles[static_cast<std::size_t>(i)].head;
-    const std::int64_t first = tiles[static_cast<std::size_t>(i)].first;
+  parallel_each(team_, std::ssize(many), [&](int thread, std::int64_t i) {
+    const Tile& tile = many[static_cast<std::size_t>(i)];
     // The queries of a head are short pieces far apart, so the next tile's queries are prefetched.
-    if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
-      const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
+    if (const std::int64_t next = i + threads; next < std::ssize(many)) {
+      const auto& [next_head, next_first] = many[static_cast<std::size_t>(next)];
       for (std::int64_t q = next_first; q < std::min(next_first + packed_queries, next_head->queries); ++q) {
         const float* const query = queries.data<float>() + place_of(*next_head, q);
         for (std::int64_t j = 0; j < head_size; j += HWY_NAMESPACE::kElementsOfLine<float>)
           hwy::Prefetch(query + j);
       }
     }
-    with_tile(
-        thread, head, first, packed_queries,
-        [&](const QueryTile& tile, const HeadOfCache& cache, std::int64_t skipped, float* scores, float* to) {
-          HWY_DYNAMIC_DISPATCH(attend_packed)
-          (tile, cache, head.packed_keys, head.packed_values, head.total, skipped, scores, to);
-        });
+    const Work work = begin(tile, packed_queries, thread);
+    HWY_DYNAMIC_DISPATCH(attend_packed)
+    (work.tile, work.cache, tile.head->packed_keys, tile.head->packed_values, tile.head->total, work.skipped,
+     work.scores, scratch_of(thread), work.results);
+    finish(tile, work);
   });
 }
 

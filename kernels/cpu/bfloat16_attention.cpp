@@ -195,19 +195,18 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
   }
 }
 
-/// sums[q] += the sum of the values, each times q's weight for it. In each group of 32 features,
-/// first_columns come first.
+/// sums[q] += the sum of these features of the values, each times q's weight for it. In each group of 32
+/// features, first_columns come first.
 template <int kRows>
 STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weight_stride,
                                  const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
-                                 const std::uint16_t* ahead, float* sums) {
-  const std::int64_t width = round_up(head_size, kFeatures);
+                                 IndexRange features, const std::uint16_t* ahead, float* sums) {
   constexpr int kParts = kRows <= kTileQueries ? 2 : 1;  // as many as fit into registers with their sums
-  std::int64_t first = 0;
-  for (; first + (kParts - 1) * kFeatures < width; first += kParts * kFeatures) {
+  std::int64_t first = features.first;
+  for (; first + (kParts - 1) * kFeatures < features.last; first += kParts * kFeatures) {
     add_parts<kRows, kParts>(weights, weight_stride, values, count, head_size, first, ahead, sums);
   }
-  if (first < width) {
+  if (first < features.last) {
     add_parts<kRows, 1>(weights, weight_stride, values, count, head_size, first, ahead, sums);
   }
 }
@@ -270,11 +269,11 @@ STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, s
   }
 }
 
-/// Packs up to 16 values into panels of panel_size elements. In each group of 32 features, first_columns come
-/// first.
+/// Packs these features of up to 16 values into panels of panel_size elements. In each group of 32 features,
+/// first_columns come first.
 STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
-                                  std::int64_t panel_size, std::uint16_t* panels) {
-  for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+                                  IndexRange features, std::int64_t panel_size, std::uint16_t* panels) {
+  for (std::int64_t i = features.first; i < features.last; i += kFeatures) {
     std::uint16_t* const panel = panels + i / kPanel * panel_size + i % kPanel * kPair;
     for (std::int64_t p = 0; p < count; p += kPair) {
       const std::uint16_t* const value = values + p * head_size + i;
@@ -369,23 +368,25 @@ STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, 
   }
 }
 
-/// How `scratch` is divided for one tile of queries.
+/// How the memory for one tile of queries is divided.
 struct Memory {
-  Memory(float* scratch, std::int64_t head_size, std::int64_t total)
+  Memory(const QueryTile& tile, std::int64_t head_size, float* scores_of_tile, float* scratch)
       : width(round_up(head_size, kFeatures)),
-        stride(round_up(total, kPanel)),
-        scores(scratch),
-        sums(scores + most_rows() * stride),
+        stride(round_up(tile.seen(), kPanel)),
+        scores(scores_of_tile),
+        weights(reinterpret_cast<std::uint16_t*>(scores + tile.rows * stride)),
+        sums(scratch),
         queries(reinterpret_cast<std::uint16_t*>(sums + most_rows() * width)),
-        weights(queries + most_rows() * width) {}
+        piece(queries + most_rows() * width) {}
 
   static std::int64_t most_rows() { return std::max(kMostQueries, packed_queries()); }
 
   std::int64_t width, stride;
   float* scores;           // [rows, stride]
+  std::uint16_t* weights;  // [rows, stride]
   float* sums;             // [rows, width]
   std::uint16_t* queries;  // [rows, width]
-  std::uint16_t* weights;  // [rows, stride]
+  std::uint16_t* piece;    // [width, rounded up to whole panels, kPiece]
 };
 
 void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& memory) {
@@ -394,13 +395,10 @@ void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& 
   }
 }
 
-/// Computes each query's weights from its scores.
-void weigh(const QueryTile& tile, std::int64_t head_size, const Memory& memory, float* inverse_sums) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  for (std::int64_t q = 0; q < tile.rows; ++q) {
-    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, tile.first_seen(q), tile.seen_by(q),
-                              tile.seen(), memory.weights + q * memory.stride);
-  }
+/// Computes a query's weights from its scores. Returns 1 / their sum.
+float weigh(const QueryTile& tile, std::int64_t head_size, std::int64_t row, const Memory& memory) {
+  return softmax(memory.scores + row * memory.stride, 1.0f / std::sqrt(static_cast<float>(head_size)),
+                 tile.first_seen(row), tile.seen_by(row), tile.seen(), memory.weights + row * memory.stride);
 }
 
 template <int... kLess>
@@ -421,14 +419,39 @@ constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, 
 constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostQueries>());
 constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kTileQueries>());
 
-/// Calls work(first, count) for every `together` positions, a multiple of 16. The blocks of a paged cache
-/// begin at multiples of 16.
+/// Calls work(first, count) for every `together` of these positions, a multiple of 16. The blocks of a paged
+/// cache begin at multiples of 16.
 template <typename Work>
-void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = kPositions) {
-  for (std::int64_t first = 0; first < total; first += together) {
-    work(first, std::min(together, total - first));
+void each_sixteen(IndexRange positions, const Work& work, std::int64_t together = kPositions) {
+  for (std::int64_t first = positions.first; first < positions.last; first += together) {
+    work(first, std::min(together, positions.last - first));
   }
 }
+
+/// Where to prefetch while position p is processed: some positions later. All keys come first, then all
+/// values, then the next head's keys.
+class Ahead {
+ public:
+  Ahead(const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next, std::int64_t total)
+      : runs_(runs),
+        next_(next),
+        total_(total),
+        distance_(
+            round_up(kBytesFarAhead / (runs.head_size * std::int64_t{sizeof(std::uint16_t)}), kPositions)) {}
+
+  const std::uint16_t* of_key(std::int64_t p) const { return address(p + distance_); }
+  const std::uint16_t* of_value(std::int64_t p) const { return address(total_ + p + distance_); }
+
+ private:
+  const std::uint16_t* address(std::int64_t p) const {
+    if (p < total_) return runs_.key(p);
+    if (p < 2 * total_) return runs_.value(p - total_);
+    return next_.key(std::min(p - 2 * total_, next_.length - 1));
+  }
+
+  const Runs<std::uint16_t>&runs_, &next_;
+  std::int64_t total_, distance_;
+};
 
 // ── With matrix instructions ──
 
@@ -442,16 +465,18 @@ void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size,
   }
 }
 
-/// Prefetches 16 positions from `ahead` on.
-void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size) {
-  for (std::int64_t i = 0; i < kPositions * head_size; i += kFeatures) _mm_prefetch(ahead + i, _MM_HINT_T1);
+/// Prefetches these features of 16 positions from `ahead` on.
+void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size, IndexRange features) {
+  for (std::int64_t p = 0; p < kPositions; ++p, ahead += head_size) {
+    for (std::int64_t i = features.first; i < features.last; i += kFeatures)
+      _mm_prefetch(ahead + i, _MM_HINT_T1);
+  }
 }
 
 /// Computes the scores of a few queries as a transposed product: a tile holds 16 keys as the cache stores
 /// them, so only the queries need packing.
-template <typename Ahead>
 void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
-                               const Memory& memory, const Ahead& ahead_of) {
+                               IndexRange positions, const Memory& memory, const Ahead& ahead) {
   const std::int64_t rows = tile.rows, width = memory.width, head_size = runs.head_size;
   // The memory of the sums is not in use yet. It holds the queries as [width / 2, rows, 2] and, if keys need
   // padding, 16 keys as [16, width].
@@ -462,10 +487,10 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
       pairs[(i / kPair * rows + q) * kPair + i % kPair] = memory.queries[q * width + i];
     }
   }
-  each_sixteen(tile.seen(), [&](std::int64_t first, std::int64_t count) {
+  each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
     const std::uint16_t* keys = runs.key(first);
     std::int64_t stride = head_size;
-    prefetch_sixteen(ahead_of(first), head_size);
+    prefetch_sixteen(ahead.of_key(first), head_size, {0, head_size});
     if (count < kPositions || width > head_size) {
       std::fill_n(padded, kPositions * width, 0);
       for (std::int64_t p = 0; p < count; ++p)
@@ -482,23 +507,24 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
   });
 }
 
-/// sums = the weighted sums of the values for a few queries.
-template <typename Ahead>
+/// sums = the weighted sums of these features of the values for a few queries.
 void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
-                            const Memory& memory, std::uint16_t* piece, const Ahead& ahead_of) {
+                            IndexRange features, const Memory& memory, const Ahead& ahead) {
   constexpr std::int64_t kPanelSize = kPiece * kPanel;
   const std::int64_t total = tile.seen(), width = memory.width;
   for (std::int64_t first = 0; first < total; first += kPiece) {
     const std::int64_t count = std::min(kPiece, total - first);
-    each_sixteen(count, [&](std::int64_t p, std::int64_t some) {
-      prefetch_sixteen(ahead_of(total + first + p), runs.head_size);
-      pack_values(runs.value(first + p), some, runs.head_size, kPanelSize, piece + p * kPanel);
+    each_sixteen({0, count}, [&](std::int64_t p, std::int64_t some) {
+      prefetch_sixteen(ahead.of_value(first + p), runs.head_size, features);
+      pack_values(runs.value(first + p), some, runs.head_size, features, kPanelSize,
+                  memory.piece + p * kPanel);
     });
-    pad_values(count, width, kPanelSize, piece);
-    for (std::int64_t i = 0; i < width; i += kPanel) {
-      matrices.multiply(memory.weights + first, memory.stride, tile.rows, piece + i * kPiece,
-                        std::min(kPanel, width - i), round_up(count, kFeatures), memory.sums + i, width,
-                        first > 0);
+    pad_values(count, width, kPanelSize, memory.piece);
+    for (std::int64_t i = features.first; i < features.last; i = (i / kPanel + 1) * kPanel) {
+      const std::uint16_t* const panel = memory.piece + i / kPanel * kPanelSize + i % kPanel * kPair;
+      const std::int64_t columns = std::min(kPanel - i % kPanel, round_up(features.last, kFeatures) - i);
+      matrices.multiply(memory.weights + first, memory.stride, tile.rows, panel, columns,
+                        round_up(count, kFeatures), memory.sums + i, width, first > 0);
     }
   }
 }
@@ -519,53 +545,60 @@ std::int64_t packed_queries() {
   return has_amx_bfloat16(kFeatures) ? kMatrixRows : kTileQueries;
 }
 
-std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
-  const std::int64_t width = round_up(head_size, kFeatures), floats = width + round_up(total, kPanel);
-  return Memory::most_rows() * (floats + floats / 2) + kPiece * round_up(width, kPanel) / 2;
+std::int64_t score_floats(std::int64_t rows, std::int64_t total) {
+  return rows * round_up(total, kPanel) * 3 / 2;
 }
 
-void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
-                     float* scratch, float* out) {
-  const std::int64_t total = tile.seen();
-  const Memory memory(scratch, runs.head_size, total);
-  const auto of_rows = static_cast<std::size_t>(tile.rows - 1);
-  const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
-                     distance = round_up(kBytesFarAhead / bytes, kPositions);
-  // The address `distance` positions after p, where all keys come first, then all values, then the next
-  // head's keys.
-  const auto ahead_of = [&](std::int64_t p) {
-    p += distance;
-    if (p < total) return runs.key(p);
-    if (p < 2 * total) return runs.value(p - total);
-    return next.key(std::min(p - 2 * total, next.length - 1));
-  };
+std::int64_t scratch_floats(std::int64_t head_size) {
+  const std::int64_t width = round_up(head_size, kFeatures);
+  return Memory::most_rows() * width * 3 / 2 + kPiece * round_up(width, kPanel) / 2;
+}
+
+void score_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, IndexRange positions,
+                    float* scores, float* scratch) {
+  const Memory memory(tile, runs.head_size, scores, scratch);
+  const Ahead ahead(runs, runs, tile.seen());
   round_queries(tile, runs.head_size, memory);
-  float inverse_sums[kMostQueries] = {};
   if (has_amx_bfloat16(kFeatures)) {
     AmxBFloat16 matrices;
-    multiply_keys_by_matrices(matrices, tile, runs, memory, ahead_of);
-    weigh(tile, runs.head_size, memory, inverse_sums);
-    std::uint16_t* const piece = memory.weights + Memory::most_rows() * memory.stride;
-    add_values_by_matrices(matrices, tile, runs, memory, piece, ahead_of);
+    multiply_keys_by_matrices(matrices, tile, runs, positions, memory, ahead);
+    return;
+  }
+  const auto multiply = kMultiplyKeys[static_cast<std::size_t>(tile.rows - 1)];
+  each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
+    multiply(memory.queries, runs.key(first), count, runs.head_size, ahead.of_key(first), memory.stride,
+             memory.scores + first);
+  });
+}
+
+float weigh_in_place(const QueryTile& tile, std::int64_t head_size, std::int64_t row, float* scores) {
+  return weigh(tile, head_size, row, Memory(tile, head_size, scores, nullptr));
+}
+
+void add_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
+                  IndexRange features, const float* inverse_sums, float* scores, float* scratch, float* out) {
+  const std::int64_t total = tile.seen();
+  const Memory memory(tile, runs.head_size, scores, scratch);
+  const Ahead ahead(runs, next, total);
+  if (has_amx_bfloat16(kFeatures)) {
+    AmxBFloat16 matrices;
+    add_values_by_matrices(matrices, tile, runs, features, memory, ahead);
   } else {
-    each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
-      kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
-                             memory.stride, memory.scores + first);
-    });
-    weigh(tile, runs.head_size, memory, inverse_sums);
+    const auto add = kAddValues[static_cast<std::size_t>(tile.rows - 1)];
     std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
     // If the positions of a row are adjacent, the sums stay in registers for more positions at a time.
     const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
     each_sixteen(
-        total,
+        {0, total},
         [&](std::int64_t first, std::int64_t count) {
-          kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
-                              ahead_of(total + first), memory.sums);
+          add(memory.weights + first, memory.stride, runs.value(first), count, runs.head_size, features,
+              ahead.of_value(first), memory.sums);
         },
         together);
   }
   for (std::int64_t q = 0; q < tile.rows; ++q) {
-    store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * runs.head_size);
+    store_features(memory.sums + q * memory.width + features.first, features.last - features.first,
+                   inverse_sums[q], out + q * runs.head_size + features.first);
   }
 }
 
@@ -573,18 +606,19 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
           std::uint16_t* packed_values) {
   const std::int64_t width = round_up(runs.head_size, kFeatures),
                      panel_size = round_up(total, kFeatures) * kPanel;
-  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
+  each_sixteen({0, total}, [&](std::int64_t first, std::int64_t count) {
     pack_keys(runs.key(first), count, runs.head_size,
               packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
-    pack_values(runs.value(first), count, runs.head_size, panel_size, packed_values + first * kPanel);
+    pack_values(runs.value(first), count, runs.head_size, {0, runs.head_size}, panel_size,
+                packed_values + first * kPanel);
   });
   pad_values(total, width, panel_size, packed_values);
 }
 
 void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
                    const std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped,
-                   float* scratch, float* out) {
-  const Memory memory(scratch, head_size, total);
+                   float* scores, float* scratch, float* out) {
+  const Memory memory(tile, head_size, scores, scratch);
   packed_keys += skipped * memory.width;
   packed_values += skipped * kPanel;
   const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
@@ -593,7 +627,7 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
     AmxBFloat16 matrices;
     float inverse_sums[kMatrixRows] = {};
     multiply_packed_by_matrices(matrices, tile, memory, packed_keys);
-    weigh(tile, head_size, memory, inverse_sums);
+    for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh(tile, head_size, q, memory);
     for (std::int64_t i = 0; i < memory.width; i += kPanel) {
       matrices.multiply(memory.weights, memory.stride, tile.rows, packed_values + i * panel_depth,
                         std::min(kPanel, memory.width - i), round_up(seen, kFeatures), memory.sums + i,
@@ -607,7 +641,7 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
   kMultiplyPackedKeys[static_cast<std::size_t>(tile.rows - 1)](memory.queries, packed_keys, seen,
                                                                memory.width, memory.stride, memory.scores);
   float inverse_sums[kMostQueries] = {};
-  weigh(tile, head_size, memory, inverse_sums);
+  for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh(tile, head_size, q, memory);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kTileQueries * kPanel] = {};
     bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
@@ -629,14 +663,21 @@ namespace staircase::bfloat16 {
 std::int64_t packed_queries() {
   return kTileQueries;
 }
-std::int64_t scratch_floats(std::int64_t, std::int64_t) {
+std::int64_t score_floats(std::int64_t, std::int64_t) {
   return 0;
 }
-void attend_in_place(const QueryTile&, const Runs<std::uint16_t>&, const Runs<std::uint16_t>&, float*,
-                     float*) {}
+std::int64_t scratch_floats(std::int64_t) {
+  return 0;
+}
+void score_in_place(const QueryTile&, const Runs<std::uint16_t>&, IndexRange, float*, float*) {}
+float weigh_in_place(const QueryTile&, std::int64_t, std::int64_t, float*) {
+  return 0.0f;
+}
+void add_in_place(const QueryTile&, const Runs<std::uint16_t>&, const Runs<std::uint16_t>&, IndexRange,
+                  const float*, float*, float*, float*) {}
 void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
 void attend_packed(const QueryTile&, std::int64_t, const std::uint16_t*, const std::uint16_t*, std::int64_t,
-                   std::int64_t, float*, float*) {}
+                   std::int64_t, float*, float*, float*) {}
 
 }  // namespace staircase::bfloat16
 

@@ -20,14 +20,26 @@ namespace staircase::bfloat16 {
 /// The maximum number of queries per tile in attend_packed.
 std::int64_t packed_queries();
 
-/// How many floats of scratch memory attend_in_place and attend_packed need for a tile of queries on `total`
-/// positions.
-std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
+/// How many floats the scores and weights of so many queries on `total` positions take.
+std::int64_t score_floats(std::int64_t rows, std::int64_t total);
 
-/// Attention for a tile of queries on unpacked keys and values. out [rows, head_size]. After the last values,
-/// the keys of the `next` head are prefetched.
-void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
-                     float* scratch, float* out);
+/// How many more floats of scratch memory a thread needs.
+std::int64_t scratch_floats(std::int64_t head_size);
+
+/// Attention for a tile of queries on unpacked keys and values, in three parts. First the scores of the
+/// positions `first` .. `last` - 1. `first` is a multiple of 16, and so is `last`, except at the end. After
+/// the keys, values are prefetched.
+void score_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, IndexRange positions,
+                    float* scores, float* scratch);
+
+/// Then each query's weights from its scores. Returns 1 / the sum of the weights of query `row`.
+float weigh_in_place(const QueryTile& tile, std::int64_t head_size, std::int64_t row, float* scores);
+
+/// Then the means of the features `features.first` .. `features.last` - 1 of the values, both multiples of
+/// 32, except at the end: out [rows, head_size]. After the last values, the keys of the `next` head are
+/// prefetched.
+void add_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
+                  IndexRange features, const float* inverse_sums, float* scores, float* scratch, float* out);
 
 /// Packs keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64,
 /// 2]. The head size, and the positions of the values, are padded with zeros to multiples of 32.
@@ -38,6 +50,6 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
 /// packed positions, which are whole panels.
 void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
                    const std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped,
-                   float* scratch, float* out);
+                   float* scores, float* scratch, float* out);
 
 }  // namespace staircase::bfloat16

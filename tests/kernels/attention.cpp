@@ -390,6 +390,32 @@ TEST_CASE("on the CPU queries that share keys get the same bits alone, in parts 
   }
 }
 
+TEST_CASE("on the CPU threads that share the heads of a long text compute the bits of one thread") {
+  const std::unique_ptr<Device> one = make_cpu_device(1), many = make_cpu_device(8);
+  const std::vector<Sequence> batches[] = {
+      {{1100, 1}}, {{1022, 1}}, {{1023, 1}}, {{1200, 5}}, {{1100, 2}, {20, 1}, {0, 30}}, {{1030, 1}, {1, 0}}};
+  for (const DType dtype : kTypes) {
+    for (const auto& [n_head, group, head_size] :
+         {std::tuple{9u, 3u, 64u}, {1u, 1u, 15u}, {10u, 10u, 80u}, {3u, 1u, 128u}}) {
+      for (const std::vector<Sequence>& batch : batches) {
+        for (const std::int32_t window : {kNoWindow, std::int32_t{700}}) {
+          Attention attention(batch, n_head, head_size, 1.0f, dtype, group);
+          attention.window = window;
+          on_every_cpu([&](Device& device) {
+            const Values alone = attention.run(*one);
+            CAPTURE(to_string(dtype));
+            INFO(to_string(batch));
+            CAPTURE(n_head);
+            CAPTURE(head_size);
+            CHECK(same_bits(attention.run(device), alone));
+            CHECK(same_bits(attention.run(*many), alone));
+          });
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a later token never changes an earlier one") {
   for (const DType dtype : kTypes) {
     const Attention before({{3, 40}}, 3, 16, 1.0f, dtype);

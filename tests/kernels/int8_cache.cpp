@@ -75,6 +75,15 @@ TEST_CASE("a token gets the same bits from an int8 cache alone, in parts and in 
     KeptAttention{kInt8Cache, {{7, 40}}, 2, group, 64, 48}.check_parts();
 }
 
+TEST_CASE("threads that share the heads of an int8 cache compute the bits of one thread") {
+  for (const std::size_t head_size : {16u, 64u, 80u}) {
+    for (const std::vector<Sequence>& batch :
+         {std::vector<Sequence>{{1100, 1}}, {{1023, 1}}, {{1200, 5}}, {{1100, 2}, {20, 1}, {0, 30}}})
+      KeptAttention{kInt8Cache, batch, 3, 3, head_size, 1216}.check_threads();
+  }
+  KeptAttention{kInt8Cache, {{1100, 1}}, 1, 9, 64, 1104, 500}.check_threads();
+}
+
 TEST_CASE("copy_positions copies the scales of an int8 cache with their positions") {
   check_copy_positions(DType::kInt8, 32);
 }

@@ -207,6 +207,20 @@ struct KeptAttention {
     });
   }
 
+  /// Whether several threads, which share heads after a long text, compute the same bits as one.
+  void check_threads() const {
+    const std::unique_ptr<Device> one = make_cpu_device(1), many = make_cpu_device(8);
+    on_every_cpu([&](Device& device) {
+      const Values alone = run(*one, in_rows(*one));
+      INFO(to_string(sequences));
+      CAPTURE(head_size);
+      for (Device* const other : {&device, many.get()}) {
+        CHECK(same_bits(run(*other, in_rows(*other)), alone));
+        CHECK(same_bits(run(*other, in_blocks(*other)), alone));
+      }
+    });
+  }
+
   /// Whether a token of a sequence of 40 gets the same bits alone, in parts and with all the others.
   void check_parts() const {
     const std::unique_ptr<Device> device = make_cpu_device(2);
