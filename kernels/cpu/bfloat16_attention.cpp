@@ -270,13 +270,16 @@ STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, s
 }
 
 /// Packs these features of up to 16 values into panels of panel_size elements. In each group of 32 features,
-/// first_columns come first.
+/// first_columns come first. As many features are prefetched from `ahead`.
 STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
-                                  IndexRange features, std::int64_t panel_size, std::uint16_t* panels) {
+                                  IndexRange features, const std::uint16_t* ahead, std::int64_t panel_size,
+                                  std::uint16_t* panels) {
   for (std::int64_t i = features.first; i < features.last; i += kFeatures) {
     std::uint16_t* const panel = panels + i / kPanel * panel_size + i % kPanel * kPair;
     for (std::int64_t p = 0; p < count; p += kPair) {
       const std::uint16_t* const value = values + p * head_size + i;
+      _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T1);
+      _mm_prefetch(ahead + (p + 1) * head_size + i, _MM_HINT_T1);
       const auto even = (Halves)load_features(value, head_size - i);
       const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, head_size - i) : Halves{};
       std::uint16_t* const to = panel + p * kPanel;
@@ -334,6 +337,7 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t fi
     return ~(~0u << std::clamp<std::int64_t>(lane, 0, kLanes));
   };
   const auto seen_of = [=](std::int64_t i) {
+    if (i >= first && i + kLanes <= count) return static_cast<__mmask16>(0xFFFF);
     return static_cast<__mmask16>(lanes_below(count - i) & ~lanes_below(first - i));
   };
   __m512 largest = _mm512_set1_ps(-HUGE_VALF);
@@ -465,14 +469,6 @@ void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size,
   }
 }
 
-/// Prefetches these features of 16 positions from `ahead` on.
-void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size, IndexRange features) {
-  for (std::int64_t p = 0; p < kPositions; ++p, ahead += head_size) {
-    for (std::int64_t i = features.first; i < features.last; i += kFeatures)
-      _mm_prefetch(ahead + i, _MM_HINT_T1);
-  }
-}
-
 /// Computes the scores of a few queries as a transposed product: a tile holds 16 keys as the cache stores
 /// them, so only the queries need packing.
 void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
@@ -488,9 +484,8 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
     }
   }
   each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
-    const std::uint16_t* keys = runs.key(first);
+    const std::uint16_t *keys = runs.key(first), *next = ahead.of_key(first);
     std::int64_t stride = head_size;
-    prefetch_sixteen(ahead.of_key(first), head_size, {0, head_size});
     if (count < kPositions || width > head_size) {
       std::fill_n(padded, kPositions * width, 0);
       for (std::int64_t p = 0; p < count; ++p)
@@ -500,9 +495,11 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
     }
     alignas(64) float products[kPositions * kMostQueries];
     matrices.multiply_narrow(keys, stride, pairs, rows, width, products);
-    for (std::int64_t q = 0; q < rows; ++q) {
-      float* const scores = memory.scores + q * memory.stride + first;
-      for (std::int64_t p = 0; p < kPositions; ++p) scores[p] = products[p * rows + q];
+    // Memory can wait for a few lines at a time, so prefetches are spread over this loop.
+    for (std::int64_t p = 0; p < kPositions; ++p, next += head_size) {
+      for (std::int64_t i = 0; i < head_size; i += kFeatures) _mm_prefetch(next + i, _MM_HINT_T1);
+      for (std::int64_t q = 0; q < rows; ++q)
+        memory.scores[q * memory.stride + first + p] = products[p * rows + q];
     }
   });
 }
@@ -515,9 +512,8 @@ void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const 
   for (std::int64_t first = 0; first < total; first += kPiece) {
     const std::int64_t count = std::min(kPiece, total - first);
     each_sixteen({0, count}, [&](std::int64_t p, std::int64_t some) {
-      prefetch_sixteen(ahead.of_value(first + p), runs.head_size, features);
-      pack_values(runs.value(first + p), some, runs.head_size, features, kPanelSize,
-                  memory.piece + p * kPanel);
+      pack_values(runs.value(first + p), some, runs.head_size, features, ahead.of_value(first + p),
+                  kPanelSize, memory.piece + p * kPanel);
     });
     pad_values(count, width, kPanelSize, memory.piece);
     for (std::int64_t i = features.first; i < features.last; i = (i / kPanel + 1) * kPanel) {
@@ -609,7 +605,7 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
   each_sixteen({0, total}, [&](std::int64_t first, std::int64_t count) {
     pack_keys(runs.key(first), count, runs.head_size,
               packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
-    pack_values(runs.value(first), count, runs.head_size, {0, runs.head_size}, panel_size,
+    pack_values(runs.value(first), count, runs.head_size, {0, runs.head_size}, runs.value(first), panel_size,
                 packed_values + first * kPanel);
   });
   pad_values(total, width, panel_size, packed_values);
