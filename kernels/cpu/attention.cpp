@@ -14,9 +14,9 @@
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with an unpacked key. The limit is memory bandwidth: up to 8 queries together read 8 · head_size
 // bytes of keys and values per position and head. 16-bit caches halve that, and int8 halves it again. A head
-// is one thread's work. Three heads would keep two threads busy for as long as four, so after a long text the
-// threads share each head: first the positions of its scores, then the features of its values. This changes
-// no order of additions.
+// is one thread's work, so three heads would keep two threads busy for as long as four. After a long text the
+// threads share each head instead: first the positions of its scores, then the features of its values. This
+// changes no order of additions.
 //
 // Keys and values in 16 bits or int8 are widened when they are loaded into a register, which is exact. A
 // key's scale multiplies its score, and a value's scale multiplies its weight: one multiplication instead of
@@ -643,7 +643,7 @@ struct Head {
   float* packed_values = nullptr;
 };
 
-/// From so many positions on, threads that would be idle otherwise take a share of a head. Sharing costs two
+/// The positions from which on threads that would be idle otherwise take a share of a head. Sharing costs two
 /// more barriers.
 constexpr std::int64_t kSharedPositions = 1024;
 

@@ -20,7 +20,7 @@ namespace staircase::bfloat16 {
 /// The maximum number of queries per tile in attend_packed.
 std::int64_t packed_queries();
 
-/// How many floats the scores and weights of so many queries on `total` positions take.
+/// How many floats the scores and weights of `rows` queries on `total` positions take.
 std::int64_t score_floats(std::int64_t rows, std::int64_t total);
 
 /// How many more floats of scratch memory a thread needs.
