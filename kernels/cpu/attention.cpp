@@ -37,9 +37,9 @@
 #include <numeric>
 
 #include "kernels/cpu/bfloat16_attention.h"
+#include "kernels/cpu/hadamard-inl.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/cpu/tile-inl.h"
-#include "kernels/hadamard.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -589,6 +589,11 @@ HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, cons
   });
 }
 
+/// Rotates heads [rows, head_size].
+HWY_ATTR void rotate_rows(float* heads, std::int64_t rows, std::int64_t head_size) {
+  for (std::int64_t row = 0; row < rows; ++row) rotate_in_vectors(heads + row * head_size, head_size);
+}
+
 /// Stores the result of a query in `out`, rounded to its type.
 HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int64_t place,
                            const Tensor& out) {
@@ -625,6 +630,7 @@ HWY_EXPORT(score_in_place);
 HWY_EXPORT(weigh_in_place);
 HWY_EXPORT(add_in_place);
 HWY_EXPORT(attend_packed);
+HWY_EXPORT(rotate_rows);
 HWY_EXPORT(store_result);
 HWY_EXPORT(packed_queries);
 HWY_EXPORT(pack_head);
@@ -772,17 +778,17 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     work.tile.start -= work.skipped;
     work.cache.first += work.skipped;
     for (std::int64_t row = 0; row < work.tile.rows; ++row) {
-      float* const query = gathered + row * head_size;
-      std::copy_n(queries.data<float>() + place_of(head, of.first + row), head_size, query);
-      if (rotated) rotate_head(query, head_size);
+      std::copy_n(queries.data<float>() + place_of(head, of.first + row), head_size,
+                  gathered + row * head_size);
     }
+    if (rotated) HWY_DYNAMIC_DISPATCH(rotate_rows)(gathered, work.tile.rows, head_size);
     return work;
   };
   const auto finish = [&](const Tile& of, const Work& work) {
+    if (rotated) HWY_DYNAMIC_DISPATCH(rotate_rows)(work.results, work.tile.rows, head_size);
     for (std::int64_t row = 0; row < work.tile.rows; ++row) {
-      float* const result = work.results + row * head_size;
-      if (rotated) rotate_head(result, head_size);
-      HWY_DYNAMIC_DISPATCH(store_result)(result, head_size, place_of(*of.head, of.first + row), out);
+      HWY_DYNAMIC_DISPATCH(store_result)
+      (work.results + row * head_size, head_size, place_of(*of.head, of.first + row), out);
     }
   };
   const auto weigh = [&](const Work& work, IndexRange rows) {

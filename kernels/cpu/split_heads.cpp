@@ -14,9 +14,9 @@
 
 #include <utility>
 
+#include "kernels/cpu/hadamard-inl.h"
 #include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/tile-inl.h"
-#include "kernels/hadamard.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -84,14 +84,14 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
       const float* const own_keys = next_heads(rule.key_norm, n_kv_head);
       for (std::int64_t h = 0; h < n_kv_head; ++h) {
         turn(own_keys + h * head_size, turned);
-        if constexpr (std::is_same_v<T, Int4Byte>) rotate_head(turned, head_size);
+        if constexpr (std::is_same_v<T, Int4Byte>) rotate_in_vectors(turned, head_size);
         narrow(turned, head_size, keys + place.key_value + h * head_stride);
       }
       for (std::int64_t h = 0; h < n_kv_head; ++h, x += head_size) {
         const float* value = x;
         if constexpr (std::is_same_v<T, Int4Byte>) {
           std::copy_n(x, head_size, turned);
-          rotate_head(turned, head_size);
+          rotate_in_vectors(turned, head_size);
           value = turned;
         }
         narrow(value, head_size, values + place.key_value + h * head_stride);
