@@ -82,67 +82,98 @@ HWY_INLINE void narrow(const float* x, std::int64_t count, std::int8_t* out) {
 struct LevelEnds {
   std::uint16_t least, step;  ///< bfloat16
 
-  /// Writes the levels of the group x to `out`.
-  HWY_INLINE void levels(const float* x, std::uint8_t* out) const {
+  HWY_INLINE hn::Vec<Ints> levels(hn::Vec<Floats> x) const {
     const Floats d;
-    const hn::Rebind<std::uint8_t, Floats> bytes;
-    for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
-      const auto above = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, float32_from_bfloat16(least)));
-      const auto whole = nearest(above, hn::Set(d, float32_from_bfloat16(step)), 0, 15);
-      hn::StoreU(hn::DemoteTo(bytes, whole), bytes, out + i);
-    }
+    const auto above = hn::Sub(x, hn::Set(d, float32_from_bfloat16(least)));
+    return nearest(above, hn::Set(d, float32_from_bfloat16(step)), 0, 15);
   }
 };
 
+/// Returns the ends for levels from the least to the largest number of the group x.
+HWY_INLINE LevelEnds ends_of(const float* x) {
+  const Floats d;
+  auto smallest = hn::LoadU(d, x), largest = smallest;
+  for (std::int64_t i = kLanes; i < kInt4CacheGroup; i += kLanes) {
+    smallest = hn::Min(smallest, hn::LoadU(d, x + i));
+    largest = hn::Max(largest, hn::LoadU(d, x + i));
+  }
+  // Of 0 and -0, processors differ in which is the smaller: + 0 turns -0 into 0.
+  const float least = hn::GetLane(hn::MinOfLanes(d, smallest)) + 0.0f,
+              range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least + 0.0f;
+  return {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)};
+}
+
 /// Returns the ends with the least squared error for the levels that `ends` gives the group x, by linear
 /// regression. In double precision, neither the order of a sum nor a fused multiplication changes what
-/// bfloat16 keeps. So every processor, and a GPU, stores the same bytes.
+/// bfloat16 keeps: products with sums of levels are exact, unlike those with `step`, which is rounded. So
+/// every processor, and a GPU, stores the same bytes.
 HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
+  const hn::CappedTag<double, 8> doubles;  // half as many lanes as in Floats
+  const hn::Rebind<float, decltype(doubles)> floats;
+  const hn::Rebind<std::int32_t, decltype(doubles)> ints;
   constexpr int kCount = kInt4CacheGroup;
-  std::uint8_t levels[kCount];
-  ends.levels(x, levels);
-  const double least = static_cast<double>(float32_from_bfloat16(ends.least));
-  int of_levels = 0, squares = 0;
-  double of_numbers = 0.0, products = 0.0;
-  for (int i = 0; i < kCount; ++i) {
-    const double number = static_cast<double>(x[i]) - least;
-    of_levels += levels[i];
-    squares += levels[i] * levels[i];
-    of_numbers += number;
-    products += levels[i] * number;
+  HWY_ALIGN std::int32_t levels[kCount];
+  auto level_sums = hn::Zero(Ints()), square_sums = level_sums;
+  for (int i = 0; i < kCount; i += kLanes) {
+    const auto own = ends.levels(hn::LoadU(Floats(), x + i));
+    hn::Store(own, Ints(), levels + i);
+    level_sums = hn::Add(level_sums, own);
+    square_sums = hn::Add(square_sums, hn::Mul(own, own));
   }
+  const double least = static_cast<double>(float32_from_bfloat16(ends.least));
+  auto number_sums = hn::Zero(doubles), product_sums = number_sums;
+  for (int i = 0; i < kCount; i += static_cast<int>(hn::MaxLanes(doubles))) {
+    const auto number = hn::Sub(hn::PromoteTo(doubles, hn::LoadU(floats, x + i)), hn::Set(doubles, least));
+    number_sums = hn::Add(number_sums, number);
+    product_sums = hn::MulAdd(hn::PromoteTo(doubles, hn::Load(ints, levels + i)), number, product_sums);
+  }
+  const int of_levels = hn::GetLane(hn::SumOfLanes(Ints(), level_sums)),
+            squares = hn::GetLane(hn::SumOfLanes(Ints(), square_sums));
   const int variance = kCount * squares - of_levels * of_levels;
   if (variance == 0) return ends;  // all levels are equal, or numbers are not finite
-  const double step = (kCount * products - of_levels * of_numbers) / variance;
-  return {bfloat16_from_float32(static_cast<float>(least + (of_numbers - step * of_levels) / kCount)),
+  const double of_numbers = hn::GetLane(hn::SumOfLanes(doubles, number_sums)),
+               products = hn::GetLane(hn::SumOfLanes(doubles, product_sums));
+  const double above = (squares * of_numbers - of_levels * products) / variance,
+               step = (kCount * products - of_levels * of_numbers) / variance;
+  return {bfloat16_from_float32(static_cast<float>(least + above)),
           bfloat16_from_float32(static_cast<float>(step))};
 }
 
-/// Quantizes a rotated head's keys or values at one position of an int4 cache (KeysValues in device.h).
+/// Stores the levels of the group x.
+HWY_INLINE void store_levels(const float* x, LevelEnds ends, std::uint8_t* out) {
+  const hn::Rebind<std::uint8_t, Floats> bytes;
+  std::uint8_t levels[kInt4CacheGroup];
+  for (std::int64_t i = 0; i < kInt4CacheGroup; i += kLanes) {
+    hn::StoreU(hn::DemoteTo(bytes, ends.levels(hn::LoadU(Floats(), x + i))), bytes, levels + i);
+  }
+  // Each level has four bits, so eight bytes can be shifted as one number.
+  std::uint64_t low, high;
+  static_assert(2 * sizeof low == sizeof levels);
+  std::memcpy(&low, levels, sizeof low);
+  std::memcpy(&high, levels + sizeof low, sizeof high);
+  low |= high << 4;
+  std::memcpy(out, &low, sizeof low);
+}
+
+/// Quantizes a rotated head's keys or values at one position of an int4 cache (KeysValues in device.h). Each
+/// step of a group waits for the one before it, so several groups take a step together.
 HWY_INLINE void narrow(const float* x, std::int64_t count, Int4Byte* out) {
-  constexpr std::int64_t kHalf = kInt4CacheGroup / 2;
-  const Floats d;
+  constexpr std::int64_t kHalf = kInt4CacheGroup / 2, kTogether = 4;
   auto* const stored = reinterpret_cast<std::uint8_t*>(out);
-  for (std::int64_t group = 0; group < count / kInt4CacheGroup; ++group) {
-    HWY_ALIGN float own[kInt4CacheGroup];
-    const float* const first = x + group / 2 * 2 * kInt4CacheGroup + group % 2 * kHalf;
-    std::copy_n(first, kHalf, own);
-    std::copy_n(first + kInt4CacheGroup, kHalf, own + kHalf);
-    auto smallest = hn::Load(d, own), largest = smallest;
-    for (std::int64_t i = kLanes; i < kInt4CacheGroup; i += kLanes) {
-      smallest = hn::Min(smallest, hn::Load(d, own + i));
-      largest = hn::Max(largest, hn::Load(d, own + i));
+  for (std::int64_t first = 0; first < count / kInt4CacheGroup; first += kTogether) {
+    const std::int64_t some = std::min(kTogether, count / kInt4CacheGroup - first);
+    HWY_ALIGN float numbers[kTogether][kInt4CacheGroup];
+    LevelEnds ends[kTogether];
+    for (std::int64_t g = 0; g < some; ++g) {
+      const float* const own = x + (first + g) / 2 * 2 * kInt4CacheGroup + g % 2 * kHalf;
+      std::copy_n(own, kHalf, numbers[g]);
+      std::copy_n(own + kInt4CacheGroup, kHalf, numbers[g] + kHalf);
     }
-    // Of 0 and -0, processors differ in which is the smaller: + 0 turns -0 into 0.
-    const float least = hn::GetLane(hn::MinOfLanes(d, smallest)) + 0.0f,
-                range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least + 0.0f;
-    const LevelEnds ends = fitted(own, {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)});
-    std::uint8_t levels[kInt4CacheGroup];
-    ends.levels(own, levels);
-    for (std::int64_t i = 0; i < kHalf; ++i) {
-      stored[group * kHalf + i] = static_cast<std::uint8_t>(levels[i] | levels[kHalf + i] << 4);
-    }
-    std::memcpy(stored + count / 2 + group * 4, &ends, sizeof ends);
+    for (std::int64_t g = 0; g < some; ++g) ends[g] = ends_of(numbers[g]);
+    for (std::int64_t g = 0; g < some; ++g) ends[g] = fitted(numbers[g], ends[g]);
+    for (std::int64_t g = 0; g < some; ++g) store_levels(numbers[g], ends[g], stored + (first + g) * kHalf);
+    std::memcpy(stored + count / 2 + first * std::int64_t{sizeof(LevelEnds)}, ends,
+                static_cast<std::size_t>(some) * sizeof(LevelEnds));
   }
 }
 

@@ -81,12 +81,13 @@ __device__ __forceinline__ T over_group(T value, const Combine& combine) {
 __device__ __forceinline__ LevelEnds fitted(float x, LevelEnds ends) {
   const auto sum = [](auto value) { return over_group(value, [](auto a, auto b) { return a + b; }); };
   const double least = static_cast<double>(widen(ends.least)), number = static_cast<double>(x) - least;
-  const int level = ends.level(x), of_levels = sum(level);
-  const int variance = kGroupLevels * sum(level * level) - of_levels * of_levels;
+  const int level = ends.level(x), of_levels = sum(level), squares = sum(level * level);
+  const int variance = kGroupLevels * squares - of_levels * of_levels;
   const double of_numbers = sum(number), products = sum(level * number);
   if (variance == 0) return ends;  // all levels are equal, or numbers are not finite
-  const double step = (kGroupLevels * products - of_levels * of_numbers) / variance;
-  return {narrow<__nv_bfloat16>(static_cast<float>(least + (of_numbers - step * of_levels) / kGroupLevels)),
+  const double above = (squares * of_numbers - of_levels * products) / variance,
+               step = (kGroupLevels * products - of_levels * of_numbers) / variance;
+  return {narrow<__nv_bfloat16>(static_cast<float>(least + above)),
           narrow<__nv_bfloat16>(static_cast<float>(step))};
 }
 

@@ -59,20 +59,20 @@ struct Group {
     }
   }
 
-  /// Draws the straight line through the numbers, from their means and products about these.
+  /// Draws the straight line through the numbers: the two normal equations, solved by Cramer's rule.
   void fit(std::span<const float> numbers) {
-    double level = 0.0, number = 0.0, together = 0.0, alone = 0.0;
+    double level = 0.0, square = 0.0, number = 0.0, together = 0.0;
     for (std::size_t i = 0; i < kOfGroup; ++i) {
-      level += levels[i] / 16.0;
-      number += static_cast<double>(numbers[i]) / 16.0;
+      const double x = static_cast<double>(numbers[i]);
+      level += levels[i];
+      square += levels[i] * levels[i];
+      number += x;
+      together += levels[i] * x;
     }
-    for (std::size_t i = 0; i < kOfGroup; ++i) {
-      together += (levels[i] - level) * (static_cast<double>(numbers[i]) - number);
-      alone += (levels[i] - level) * (levels[i] - level);
-    }
-    if (alone == 0.0) return;
-    const double slope = together / alone;
-    use(static_cast<float>(number - slope * level), static_cast<float>(slope), numbers);
+    const double determinant = 16.0 * square - level * level;
+    if (determinant == 0.0) return;
+    use(static_cast<float>((square * number - level * together) / determinant),
+        static_cast<float>((16.0 * together - level * number) / determinant), numbers);
   }
 
   double error(std::span<const float> numbers) const {
@@ -176,6 +176,58 @@ TEST_CASE("the rotation of a head spreads its outlier, and a second one undoes i
 TEST_CASE("split_heads rotates each head and rounds it to 4 bits, no worse than from its ends") {
   check_split_heads(DType::kInt4, {32, 64, 96, 128, 160}, check_rounding);
 }
+
+/// Writes heads [count, head_size] as the values of `count` tokens, and returns their bytes.
+Bytes written(Device& device, const Values& heads, std::size_t head_size) {
+  const std::size_t count = heads.size() / head_size;
+  Values projected;  // queries, keys and values of each token
+  for (std::size_t first = 0; first < heads.size(); first += head_size) {
+    for (int part = 0; part < 3; ++part)
+      projected.insert(projected.end(), &heads[first], &heads[first] + head_size);
+  }
+  Written cache(device, DType::kInt4, 1, count, head_size);
+  Tensor queries = result_tensor(device, shape_of(count, head_size));
+  device.split_heads(make_batch(device, {{0, static_cast<int>(count)}}),
+                     upload(device, shape_of(count, 3 * head_size), projected), {}, queries, cache.bytes);
+  const Bytes values = download_bytes(device, cache.bytes.values);
+  CHECK(values == download_bytes(device, cache.bytes.keys));
+  return values;
+}
+
+TEST_CASE("an int4 cache keeps a plain loop's bytes of whole numbers, and of zeros with a sign") {
+  constexpr std::size_t kHead = 64;
+  Values heads(kHead, -0.0f);
+  heads.resize(2 * kHead, 3.0f);
+  heads.resize(3 * kHead, -1e-44f);
+  heads.resize(4 * kHead, -1e30f);
+  // Rotated, the others are whole numbers from 0 to 1, from 0 to 2 and so on: many fall between two levels,
+  // and the line through a group often passes through 0.
+  const Values random = random_values(60 * kHead, 7);
+  Values whole;
+  for (std::size_t i = 0; i < random.size(); ++i) {
+    whole.push_back(std::floor((random[i] + 1.0f) * 0.5f * static_cast<float>(i / kHead + 2)));
+  }
+  whole = rotated_in_turns(whole, kHead);
+  heads.insert(heads.end(), whole.begin(), whole.end());
+  on_every_device([&](Device& device) {
+    CHECK(written(device, heads, kHead) == kept(rotated_in_turns(heads, kHead), kHead));
+  });
+}
+
+#ifndef STAIRCASE_CUDA_EMULATION
+TEST_CASE("every processor keeps the same bytes of a head with a number that is not finite") {
+  for (const float broken : {kNaN, kInfinity, -kInfinity}) {
+    Values head = random_values(96, 1);
+    head[40] = broken;
+    Bytes first;
+    on_every_cpu([&](Device& device) {
+      const Bytes bytes = written(device, head, 96);
+      if (first.empty()) first = bytes;
+      CHECK(bytes == first);
+    });
+  }
+}
+#endif
 
 TEST_CASE("query_key_value rounds to 4 bits what it writes to a cache in float32") {
   check_query_key_value(DType::kInt4, {{3, 32}, {2, 96}, {1, 64}}, check_rounding);
