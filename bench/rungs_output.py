@@ -1,4 +1,4 @@
-"""The figures of `tools/bench --rungs` as a table for other programs, and as a picture."""
+"""The figures of `tools/bench --rungs`: as a table for other programs, as a picture, and what nvcc makes of GPU rungs."""
 
 import csv
 import io
@@ -19,6 +19,9 @@ def rows_of(result):
         below = None
         for rung in ladder["rungs"]:
             row = {"ladder": ladder["ladder"], **rung}
+            kernels = row.pop("kernels", [])
+            if len(kernels) == 1:
+                row |= {key: value for key, value in kernels[0].items() if key != "kernel"}
             if "ms" in rung:
                 speed = next(rung[unit] for unit in UNITS if unit in rung)
                 row["share_of_limit"] = speed / ladder["limit"]
@@ -27,7 +30,38 @@ def rows_of(result):
                     row["times_below"] = below / rung["ms"]
                 below = rung["ms"] if is_rung else None
             rows.append(row)
+            rows += [{"ladder": ladder["ladder"], "name": name, **figures} for name, figures in named_kernels([rung])
+                     if len(kernels) > 1]
     return rows
+
+
+def named_kernels(rungs):
+    """Returns (the rung's name, with the kernel's if it has several, figures of bench/sass.py) for each kernel."""
+    return [(rung["name"] + (f": {kernel['kernel']}" if len(rung["kernels"]) > 1 else ""),
+             {key: value for key, value in kernel.items() if key != "kernel"})
+            for rung in rungs for kernel in rung.get("kernels", [])]
+
+
+def compiled_table(ladder, versions):
+    """Returns what nvcc makes of a ladder's kernels, as lines. Without nvdisasm only its first columns."""
+    # Exponentials and sums are most of these two; the others multiply.
+    unit = "number" if ladder["ladder"] in ("gpu-softmax", "gpu-layer-norm") else "multiply"
+    has_code = any("instructions" in kernel for rung in ladder["rungs"] for kernel in rung.get("kernels", []))
+    lines = [f"Compiled by {versions}."]
+    if has_code:
+        lines.append("A lane's loads, bytes and multiplications are those of the inner loop, or without one of the kernel.")
+    lines += ["", f"  {'':<28}{'registers':>10}{'spilled':>9}{'shared':>8}"]
+    if has_code:
+        lines[-1] += f"{'instructions':>14}{'in loop':>9}{'loads':>7}{'bytes':>7}{'multiplies':>12}{f'per {unit}':>14}"
+    for name, figures in named_kernels(ladder["rungs"]):
+        line = f"  {name:<28}{figures['registers']:>10}{figures['spilled_bytes']:>9}{figures['shared_bytes']:>8}"
+        if has_code:
+            of = figures["loaded_bytes"] / 4 if unit == "number" else figures["multiplications"]
+            per = format((figures["loop_instructions"] or figures["instructions"]) / of, ".2f") if of else "–"
+            line += (f"{figures['instructions']:>14}{figures['loop_instructions'] or '–':>9}{figures['loads']:>7}"
+                     f"{figures['loaded_bytes']:>7}{figures['multiplications']:>12}{per:>14}")
+        lines.append(line)
+    return lines
 
 
 def as_csv(result):

@@ -790,11 +790,13 @@ class Rungs(unittest.TestCase):
             with self.subTest(asked), tempfile.TemporaryDirectory() as folder, \
                     mock.patch.object(sys, "argv", ["bench", *asked.split()]), \
                     mock.patch.object(tool, "BUILD", Path(folder)), mock.patch.object(tool, "warn_if_busy", lambda: 0.0), \
-                    mock.patch.object(tool, "run_program") as program, mock.patch.object(tool, "run_command") as counters:
+                    mock.patch.object(tool, "run_program") as program, mock.patch.object(tool, "run_command") as counters, \
+                    mock.patch.object(tool, "add_compiled") as compiled:
                 Path(folder, "result.json").write_text('{"ladders": [7]}')
                 result = tool.measure(tool.read_arguments())
                 self.assertEqual(program.call_count, measured)
                 self.assertEqual([call.args[1] for call in counters.call_args_list], counted)
+                self.assertEqual([call.args for call in compiled.call_args_list], [(7, "sm_90")] * len(counted))
                 self.assertEqual(result["ladders"], [7] * (measured + len(counted)))
 
     def test_the_table_has_a_line_for_each_rung(self):
@@ -805,6 +807,61 @@ class Rungs(unittest.TestCase):
         self.assertEqual([line["times_below"] for line in lines], ["", "4.0", "", "", ""])
         self.assertEqual([line["share_of_limit"] for line in lines], ["0.1", "0.4", "0.8", "", ""])
         self.assertEqual([line["bytes_of_sectors"] for line in lines], ["", "", "", "8000", "1000"])
+
+    KERNEL = {"registers": 22, "spilled_bytes": 0, "shared_bytes": 2048}
+    CODE = {"instructions": 77, "loop_instructions": 18, "loads": 2, "loaded_bytes": 32, "shared_loads": 0, "multiplications": 4}
+
+    def add_compiled(self, kernels, tools, ladder="gpu-matvec"):
+        """(the ladder's figures, what is printed), where bench/sass.py finds `kernels` in each file."""
+        tool, out = tool_module(), io.StringIO()
+        counted = {"ladder": ladder, "rungs": [{"name": "1-thread"}, {"name": "3-wide-loads"}]}
+
+        def compiled(file, architecture, *_):
+            self.assertTrue(file.is_file(), file)
+            self.assertEqual(architecture, "sm_80")
+            return kernels
+
+        with mock.patch.object(tool.sass, "toolkit", lambda: tools), mock.patch.object(tool.sass, "compiled", compiled), \
+                mock.patch.object(tool.sass, "versions", lambda *_: "nvcc 13"), contextlib.redirect_stdout(out):
+            tool.add_compiled(counted, "sm_80")
+        return counted, out.getvalue()
+
+    def test_where_the_cuda_toolkit_is_installed_registers_and_instructions_are_added(self):
+        sass = tool_module().sass
+        kernel = {"kernel": "multiply", **self.KERNEL, **self.CODE}
+        counted, text = self.add_compiled([kernel], sass.Toolkit("nvcc", "nvdisasm", "c++filt"))
+        self.assertEqual([rung["kernels"] for rung in counted["rungs"]], [[kernel]] * 2)
+        self.assertEqual(counted["compiler"], "nvcc 13")
+        self.assertRegex(text, r"(?s)Compiled by nvcc 13\.\n.*per multiply\n  1-thread +22 +0 +2048 +77 +18 +2 +32 +4 +4\.50\n")
+        self.assertNotIn("would add", text)
+
+    def test_without_nvdisasm_there_are_registers_and_without_nvcc_one_line(self):
+        sass = tool_module().sass
+        counted, text = self.add_compiled([{"kernel": "multiply", **self.KERNEL}], sass.Toolkit("nvcc", None, "c++filt"))
+        self.assertRegex(text, r"(?s)\n  3-wide-loads +22 +0 +2048\n.*\nnvdisasm, which .* would add instructions\.\n$")
+        self.assertNotIn("inner loop", text)
+        counted, text = self.add_compiled([], None)
+        self.assertEqual([*counted["rungs"][0], *counted], ["name", "ladder", "rungs"])
+        self.assertEqual(text, "\nnvcc, which comes with the CUDA toolkit, would add registers and instructions.\n")
+
+    def test_kernels_without_a_loop_or_multiplications_have_a_dash(self):
+        ladder = {"ladder": "gpu-softmax", "rungs": [{"name": "4-split", "kernels": [
+            {"kernel": "add_up", **self.KERNEL, **self.CODE, "loop_instructions": 0},
+            {"kernel": "divide", **self.KERNEL, **self.CODE, "loaded_bytes": 0}]}]}
+        lines = rungs_output.compiled_table(ladder, "nvcc 13")
+        self.assertRegex(lines[-3], "per number$")
+        self.assertRegex(lines[-2], r"^  4-split: add_up .* 77 +– .* 9\.62$")  # 77 for 8 numbers
+        self.assertRegex(lines[-1], r"^  4-split: divide .* 77 +18 .* –$")
+
+    def test_the_table_for_others_has_a_line_for_each_kernel_of_a_rung_with_several(self):
+        one, two = ({"kernel": name, **self.KERNEL, **self.CODE} for name in ("score", "soften"))
+        result = {"ladders": [{"ladder": "gpu-attention", "compiler": "nvcc 13", "rungs": [
+            {"name": "1-three", "blocks": 9, "kernels": [one, {**two, "registers": 30}]}, {"name": "2-block", "blocks": 3, "kernels": [one]}]}]}
+        lines = list(csv.DictReader(io.StringIO(rungs_output.as_csv(result))))
+        self.assertEqual([(line["name"], line["blocks"], line["registers"], line["instructions"]) for line in lines],
+                         [("1-three", "9", "", ""), ("1-three: score", "", "22", "77"), ("1-three: soften", "", "30", "77"),
+                          ("2-block", "3", "22", "77")])
+        self.assertNotIn("kernels", lines[0])
 
     def test_bars_of_the_picture_are_as_long_as_the_figures(self):
         root = ElementTree.fromstring(rungs_output.picture(self.RESULT))
@@ -850,6 +907,10 @@ class Understood(unittest.TestCase):
             self.assertEqual(getattr(self.read(f"{option} 1 {more}"), option[2:].replace("-", "_")), 1)
             for wrong in "0", "-1", "x", "1.5":
                 self.assertIn(f"'{wrong}' is not a whole number of 1 or more", self.read(f"{option}={wrong} {more}"))
+        for architecture in "sm_80", "sm_90a", "sm_120":
+            self.assertEqual(self.read(f"--rungs gpu-matvec --arch {architecture}").arch, architecture)
+        for wrong in "90", "sm_", "native", "sm_90,sm_80":
+            self.assertIn(f"'{wrong}' is not a GPU's architecture, like sm_90", self.read(f"--rungs gpu-matvec --arch {wrong}"))
         for share in "0-f", "3-3", "a-b":
             self.assertEqual(self.read(f"--masks . --share {share}").share, share)
         for wrong in "b-a", "0-g", "00-f", "0-", "F-f":
@@ -905,6 +966,7 @@ class Understood(unittest.TestCase):
             refused(f"{option.split()[0]} needs --masks", option, ["", *measures[:-1]])
         refused("--masks can only be combined with --model", "--masks .", ["--shape 124m", "--rounds 3", "--prompt-tokens 3", "--dtype int8", "--threads 2"])
         refused("--rungs can only be combined with --threads N", "--rungs", ["--threads 1,2"])
+        refused("--arch needs --rungs with a ladder of a GPU: gpu-matvec, ", "--arch sm_80", ["", "--rungs matvec", "--products"])
         refused("--rungs gpu-matvec counts and measures no time", "--rungs gpu-matvec", ["--threads 2", "--rounds 3"])
         refused("--csv needs --rungs", "--csv x.csv", ["", "--products", "--scaling"])
         refused("--plot needs --rungs, or --peers and several contexts", "--plot x.svg",
