@@ -32,7 +32,7 @@ __global__ void multiply(Product p) {
   const int first_row = static_cast<int>(blockIdx.y) * kTile, first = static_cast<int>(blockIdx.x) * kTile;
   Sums sums = {};
   for (int k = 0; k < p.stride; k += kDepth) {
-    for (int r = row; r < kTile; r += kThreads / 4) {
+    for (int r = row; r < row + kTile; r += kThreads / 4) {  // twice, so the compiler unrolls it
       *xs.piece(r, c) = *reinterpret_cast<const uint4*>(p.rounded_row(first_row + r) + k + c * 8);
       *ws.piece(r, c) = *reinterpret_cast<const uint4*>(p.row_of_w<std::uint16_t>(first + r) + k + c * 8);
     }

@@ -35,9 +35,11 @@ __global__ void multiply(Product p) {
   const int first_row = static_cast<int>(blockIdx.y) * kTile, first = static_cast<int>(blockIdx.x) * kTile;
   const auto request = [&](int turn) {
     const int k = turn * kDepth, stage = turn % kStages;
-    for (int r = row; k < p.stride && r < kTile; r += kThreads / 4) {
-      cp_async_16(xs[stage].piece(r, c), p.rounded_row(first_row + r) + k + c * 8);
-      cp_async_16(ws[stage].piece(r, c), p.row_of_w<std::uint16_t>(first + r) + k + c * 8);
+    if (k < p.stride) {
+      for (int r = row; r < row + kTile; r += kThreads / 4) {
+        cp_async_16(xs[stage].piece(r, c), p.rounded_row(first_row + r) + k + c * 8);
+        cp_async_16(ws[stage].piece(r, c), p.row_of_w<std::uint16_t>(first + r) + k + c * 8);
+      }
     }
     cp_async_commit_group();
   };

@@ -33,11 +33,13 @@ __global__ void multiply(Product p) {
   const int thread = static_cast<int>(threadIdx.x), row = thread / 4, c = thread % 4;
   const int first_row = static_cast<int>(blockIdx.y) * kTile, first = static_cast<int>(blockIdx.x) * kTile;
   const auto request_x = [&](int turn) {
-    for (int r = row; turn * kDepth < p.stride && r < kTile; r += kThreads / 4)
+    if (turn * kDepth >= p.stride) return;
+    for (int r = row; r < row + kTile; r += kThreads / 4)
       cp_async_16(xs[turn % kStages].piece(r, c), p.rounded_row(first_row + r) + turn * kDepth + c * 8);
   };
   const auto request_w = [&](int turn) {
-    for (int r = row; turn * kDepth < p.stride && r < kTile; r += kThreads / 4)
+    if (turn * kDepth >= p.stride) return;
+    for (int r = row; r < row + kTile; r += kThreads / 4)
       cp_async_16(ws[turn % kStages].piece(r, c),
                   p.row_of_w<std::uint16_t>(first + r) + turn * kDepth + c * 8);
   };
