@@ -67,7 +67,7 @@ class Refusals(Limited):
         self.assertIn("'7b'", done.stderr)
         done = run("tools/gpu-check", "--arch", "sm_90")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--arch needs --pack", done.stderr)
+        self.assertIn("--arch needs --pack or --counters", done.stderr)
         done = run("tools/gpu-check", "--tune", "--only", "tests")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--tune measures the forms of the products alone", done.stderr)
@@ -198,10 +198,13 @@ class Tune(StandIns):
 
 
 class Counters(StandIns):
-    def counters(self, text, status):
+    def counters(self, text, status, tools=None, words=(), kernels=None):
         program = self.program(f"build/{check.COUNTERS}", f"#!/bin/sh\necho '{text}'\nexit {status}\n")
         with mock.patch.object(check, "ROOT", self.folder), mock.patch.object(check, "library", lambda script: True), \
-                mock.patch.object(sys, "argv", ["gpu-check", "--counters"]), contextlib.redirect_stdout(io.StringIO()) as said:
+                mock.patch.object(check.sass, "toolkit", lambda: tools), \
+                mock.patch.object(check.sass, "versions", lambda _, architecture: f"nvcc for {architecture}"), \
+                mock.patch.object(check.sass, "compiled", lambda file, *_: kernels if file.stem == "linear" else []), \
+                mock.patch.object(sys, "argv", ["gpu-check", "--counters", *words]), contextlib.redirect_stdout(io.StringIO()) as said:
             self.assertTrue(program.exists())
             try:
                 check.main()
@@ -211,6 +214,26 @@ class Counters(StandIns):
 
     def test_the_table_is_printed_without_a_gpu(self):
         self.assertEqual(self.counters("[doctest]\n| a | b |\n|---|---|\n===", 0), ("| a | b |\n|---|---|\n", None))
+
+    TABLE = "| operation | kernel | KB |\n|---|---|---|\n| a product | multiply<2, float> | 3 |\n| a load | load<float> | 4 |"
+
+    def test_where_nvcc_is_installed_the_table_has_what_it_makes_of_each_kernel(self):
+        figures = {"kernel": "multiply<2, float>", "registers": 76, "spilled_bytes": 0, "shared_bytes": 16}
+        one = check.sass.Toolkit("nvcc", None, "c++filt")
+        table, _ = self.counters(self.TABLE, 0, one, ["--arch", "sm_80"], [figures])
+        self.assertEqual(table, "| operation | kernel | KB | registers | bytes spilled | shared bytes |\n|---|---|---|---|---|---|\n"
+                                "| a product | multiply<2, float> | 3 | 76 | 0 | 16 |\n| a load | load<float> | 4 | – | – | – |\n"
+                                "\nThe last columns are by nvcc for sm_80.\n")
+        self.assertIn("nvdisasm, which", self.said.getvalue())
+        both = check.sass.Toolkit("nvcc", "nvdisasm", "c++filt")
+        table, _ = self.counters(self.TABLE, 0, both, [], [{**figures, "instructions": 400}])
+        self.assertIn("| shared bytes | instructions |\n|---|---|---|---|---|---|---|\n", table)
+        self.assertIn("| 76 | 0 | 16 | 400 |\n", table)
+        self.assertIn("by nvcc for sm_90.\n", table)
+
+    def test_without_nvcc_the_table_has_the_counters_and_a_line_names_it(self):
+        self.assertEqual(self.counters(self.TABLE, 0), (self.TABLE + "\n", None))
+        self.assertIn("nvcc, which comes with the CUDA toolkit, would add registers and instructions.\n", self.said.getvalue())
 
     def test_a_kernel_beyond_its_limits_fails_and_is_shown(self):
         table, failure = self.counters("| a | b |\ncounters.cpp:1: ERROR: CHECK( sectors_read <= 1 )\n  values: 2", 1)
