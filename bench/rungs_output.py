@@ -1,4 +1,4 @@
-"""The figures of `tools/bench --rungs`: as a table for other programs, as a picture, and what nvcc makes of GPU rungs."""
+"""The figures of `tools/bench --rungs`: a table for other programs, a picture, and what nvcc makes of GPU rungs."""
 
 import csv
 import io

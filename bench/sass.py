@@ -12,9 +12,9 @@
     shared_loads                  loads from shared memory                           or in the whole kernel
     multiplications               of a lane                                          if it has no loop
 
-Only loops that load from global memory and multiply count; if none does both, those that multiply, or else those that
-load. Of these, the inner loop contains no other and has the most multiplications, then the most bytes of loads, then
-comes first. So it neither waits nor copies only. The last six figures need nvdisasm, which may be missing.
+Only loops that load from global memory and multiply count; if none does both, those that multiply, or otherwise those
+that load. Of these, the inner loop contains no other and has the most multiplications, then the most bytes of loads,
+then comes first. So it neither waits nor copies only. The last six figures need nvdisasm, which may be missing.
 """
 
 import importlib.util
