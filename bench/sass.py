@@ -11,10 +11,11 @@
     loads, loaded_bytes           loads from global memory, and their bytes per lane: in the inner loop,
     shared_loads                  loads from shared memory                           or in the whole kernel
     multiplications               of a lane                                          if it has no loop
+    spill_accesses                loads and stores of spilled registers
 
 Only loops that load from global memory and multiply count; if none does both, those that multiply, or otherwise those
 that load. Of these, the inner loop contains no other and has the most multiplications, then the most bytes of loads,
-then comes first. So it neither waits nor copies only. The last six figures need nvdisasm, which may be missing.
+then comes first. So it neither waits nor copies only. The last seven figures need nvdisasm, which may be missing.
 """
 
 import importlib.util
@@ -188,7 +189,8 @@ def sums(instructions):
     loads = [each for each in instructions if each.loads()]
     return {"loads": len(loads), "loaded_bytes": sum(each.width() for each in loads),
             "shared_loads": sum(each.is_a("LDS", "LDSM") for each in instructions),
-            "multiplications": sum(each.multiplications() for each in instructions)}
+            "multiplications": sum(each.multiplications() for each in instructions),
+            "spill_accesses": sum(each.is_a("LDL", "STL") for each in instructions)}
 
 
 def count(code):
