@@ -336,15 +336,26 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t fi
   const auto lanes_below = [](std::int64_t lane) {
     return ~(~0u << std::clamp<std::int64_t>(lane, 0, kLanes));
   };
+  constexpr __mmask16 kAll = 0xFFFF;
   const auto seen_of = [=](std::int64_t i) {
-    if (i >= first && i + kLanes <= count) return static_cast<__mmask16>(0xFFFF);
+    if (first <= i && i + kLanes <= count) return kAll;  // most vectors
     return static_cast<__mmask16>(lanes_below(count - i) & ~lanes_below(first - i));
   };
-  __m512 largest = _mm512_set1_ps(-HUGE_VALF);
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    largest = _mm512_mask_max_ps(largest, seen_of(i), largest, _mm512_loadu_ps(scores + i));
+  // Four vectors at a time, so that none waits for the one before it: a row has room for whole panels.
+  constexpr int kTogether = 4;
+  static_assert(kTogether * kLanes == kPanel);
+  __m512 most[kTogether];
+  for (__m512& m : most) m = _mm512_set1_ps(-HUGE_VALF);
+  for (std::int64_t i = 0; i < count; i += kPanel) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kTogether; ++v) {
+      const std::int64_t place = i + v * kLanes;
+      most[v] = _mm512_mask_max_ps(most[v], seen_of(place), most[v], _mm512_loadu_ps(scores + place));
+    }
   }
-  largest = _mm512_set1_ps(combine_lanes(largest, [](float a, float b) { return std::max(a, b); }));
+  for (const __m512 m : most) most[0] = _mm512_mask_max_ps(most[0], kAll, most[0], m);
+  const __m512 largest =
+      _mm512_set1_ps(combine_lanes(most[0], [](float a, float b) { return std::max(a, b); }));
   const __m512 factor = _mm512_set1_ps(scale * 1.44269504f);  // log2 e
   const auto weigh = [&](std::int64_t i) STAIRCASE_TARGET {
     return power_of_two(seen_of(i), (_mm512_loadu_ps(scores + i) - largest) * factor);
