@@ -8,8 +8,11 @@
 
 #include "common/decoding/probabilities.h"
 #include "rounded_kv_cache.h"
+#include "tests/captured.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -190,6 +193,20 @@ TEST_CASE("caches_of has each type that the device takes, the exact one first, a
   CHECK(names == std::vector<std::string>{"float32", "float16", "bfloat16", "int8", "int4", "rounded by 16",
                                           "rounded by 32", "rounded by 64"});
   CHECK(model.kv_dtype() == DType::kBFloat16);
+}
+
+TEST_CASE("a type that does not fit the heads is left out, with a warning") {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());  // heads of 8 numbers
+  Model model = Model::load(folder.path(), make_test_device(1));
+  const Captured captured(stderr);
+  std::vector<std::string> names;
+  for (const TriedCache& tried : caches_of(model)) names.push_back(tried.name);
+  CHECK(names[0] == "float32");
+  for (const std::string type : {"int8", "int4"}) {
+    CHECK(std::ranges::count(names, type) == 0);
+    CHECK(contains(captured.text(), fmt::format("warning: {0} is left out: --cache-dtype {0} needs", type)));
+  }
 }
 
 TEST_CASE("--compare-caches prints memory, divergence and speed of each cache") {

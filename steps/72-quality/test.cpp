@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -132,6 +133,21 @@ TEST_CASE("every type of the device is compared, and 8 bits in groups of four si
   CHECK(last == std::vector<std::size_t>{with_scales(5'767'168 / 32), with_scales(5'767'168 / 64),
                                          with_scales(5'767'168 / 128),
                                          with_scales(wide / 1024 + narrow / 256)});
+}
+
+TEST_CASE("a type that cannot hold a weight is left out, with a warning") {
+  if (tests_are_for_gpu()) return;
+  const TemporaryFolder folder;
+  TinyModel tiny;
+  tiny.tensors.at("h.0.mlp.c_fc.weight").values[0] = 1e5f;  // the largest float16 is 65504
+  tiny.write(folder.path());
+  const Model exact = Model::load(folder.path(), make_test_device(1));
+  const Captured captured(stderr);
+  std::vector<std::string> names;
+  for (const Variant& variant : variants(exact)) names.push_back(variant.name);
+  CHECK(std::ranges::count(names, "float16") == 0);
+  CHECK(std::ranges::count(names, "bfloat16") == 1);
+  CHECK(contains(captured.text(), "warning: float16 is left out: "));
 }
 
 TEST_CASE("weights alone cost less than int8, and larger groups more") {
