@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -7,9 +8,11 @@
 
 #include "common/decoding/probabilities.h"
 #include "rounded_kv_cache.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -29,6 +32,16 @@ Floats keys_of(KvCache& cache) {
   Floats numbers(static_cast<std::size_t>(keys.size()));
   tales().device().copy_to_host(keys, numbers);
   return numbers;
+}
+
+/// The keys and values of all layers, each [1, n_kv_head, n_positions, head_size].
+std::vector<Tensor> kept_in(KvCache& cache) {
+  std::vector<Tensor> kept;
+  for (int l = 0; l < tales().config().n_layer; ++l) {
+    kept.push_back(cache.layer(l).keys);
+    kept.push_back(cache.layer(l).values);
+  }
+  return kept;
 }
 
 /// The mean divergence from a cache in float32 after each of 60 tokens.
@@ -99,6 +112,27 @@ TEST_CASE("a cache of 4 bits holds numbers on 16 levels, and one of 8 bits is th
   CHECK(first(keys_of(eight)) == dequantize(quantize(want, 64, 32)));
 }
 
+TEST_CASE("all heads of all layers are rounded, keys and values, up to the new position") {
+  RoundedKvCache cache(tales(), 32, 4);
+  cache.append(0, 5);
+  std::vector<Tensor> kept = kept_in(cache);
+  const std::int64_t of_head = kept[0].dim(2) * 64;
+  const Floats before = random_numbers(static_cast<std::size_t>(kept[0].size()));
+  for (Tensor& tensor : kept) tales().device().copy_from_host(before, tensor);
+  cache.append(0, 1);
+  for (std::size_t t = 0; t < kept.size(); ++t) {
+    CAPTURE(t);
+    Floats after(before.size()), wanted = before;
+    tales().device().copy_to_host(kept[t], after);
+    for (std::int64_t h = 0; h < std::ssize(before); h += of_head) {
+      Floats head(before.begin() + h, before.begin() + h + 5 * 64);
+      const Floats want = on_levels(head, 64, 32, 4);
+      std::ranges::copy(want, wanted.begin() + h);
+    }
+    CHECK(after == wanted);
+  }
+}
+
 TEST_CASE("4 bits cost a hundred times as much as 8, and less with smaller groups") {
   if (tests_are_for_gpu()) return;  // four positions at a time over the bus
   Model model = tales_in(DType::kFloat32);
@@ -114,6 +148,20 @@ TEST_CASE("a number of 4 bits takes half a byte, and each group 4 bytes") {
   for (const std::size_t size : {16u, 64u}) {
     CHECK(RoundedKvCache(tales(), size, 4).use().bytes == numbers / 2 + numbers / size * 4);
     CHECK(RoundedKvCache(tales(), size).use().bytes == numbers + numbers / size * 4);
+  }
+}
+
+TEST_CASE("a type that does not fit the heads is left out, with a warning") {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());  // heads of 8 numbers
+  Model model = Model::load(folder.path(), make_test_device(1));
+  const Captured captured(stderr);
+  std::vector<std::string> names;
+  for (const TriedCache& tried : caches_of(model)) names.push_back(tried.name);
+  CHECK(names[0] == "float32");
+  for (const std::string type : {"int8", "int4"}) {
+    CHECK(std::ranges::count(names, type) == 0);
+    CHECK(contains(captured.text(), fmt::format("warning: {0} is left out: --cache-dtype {0} needs", type)));
   }
 }
 

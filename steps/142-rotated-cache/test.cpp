@@ -1,14 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
 
 #include "common/decoding/probabilities.h"
 #include "rounded_kv_cache.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -25,6 +28,16 @@ Floats random_numbers(std::size_t count) {
 
 double dot(const Floats& a, const Floats& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+/// The keys and values of all layers, each [1, n_kv_head, n_positions, head_size].
+std::vector<Tensor> kept_in(KvCache& cache) {
+  std::vector<Tensor> kept;
+  for (int l = 0; l < tales().config().n_layer; ++l) {
+    kept.push_back(cache.layer(l).keys);
+    kept.push_back(cache.layer(l).values);
+  }
+  return kept;
 }
 
 /// The root mean square error of rounding to 4 bits.
@@ -107,12 +120,49 @@ TEST_CASE("a rotated cache holds what rotating, rounding and rotating back makes
   CHECK(rotated.use().bytes == plain.use().bytes);
 }
 
+TEST_CASE("all heads of all layers are rotated and rounded, keys and values, up to the new position") {
+  RoundedKvCache cache(tales(), 32, 4, true);
+  cache.append(0, 5);
+  std::vector<Tensor> kept = kept_in(cache);
+  const std::int64_t of_head = kept[0].dim(2) * 64;
+  const Floats before = random_numbers(static_cast<std::size_t>(kept[0].size()));
+  for (Tensor& tensor : kept) tales().device().copy_from_host(before, tensor);
+  cache.append(0, 1);
+  for (std::size_t t = 0; t < kept.size(); ++t) {
+    CAPTURE(t);
+    Floats after(before.size()), wanted = before;
+    tales().device().copy_to_host(kept[t], after);
+    for (std::int64_t h = 0; h < std::ssize(before); h += of_head) {
+      Floats head(before.begin() + h, before.begin() + h + 5 * 64);
+      rotate_heads(head, 64);
+      Floats want = on_levels(head, 64, 32, 4);
+      rotate_heads(want, 64);
+      std::ranges::copy(want, wanted.begin() + h);
+    }
+    CHECK(after == wanted);
+  }
+}
+
 TEST_CASE("caches_of has rotated caches of 4 bits at its end") {
   const std::vector<TriedCache> caches = caches_of(tales());
   REQUIRE(caches.size() > 9);
   CHECK(caches[caches.size() - 3].name == "4 rotated by 16");
   CHECK(caches.back().name == "4 rotated by 64");
   CHECK(caches.back().cache->use().bytes == caches[caches.size() - 4].cache->use().bytes);
+}
+
+TEST_CASE("a type that does not fit the heads is left out, with a warning") {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());  // heads of 8 numbers
+  Model model = Model::load(folder.path(), make_test_device(1));
+  const Captured captured(stderr);
+  std::vector<std::string> names;
+  for (const TriedCache& tried : caches_of(model)) names.push_back(tried.name);
+  CHECK(names[0] == "float32");
+  for (const std::string type : {"int8", "int4"}) {
+    CHECK(std::ranges::count(names, type) == 0);
+    CHECK(contains(captured.text(), fmt::format("warning: {0} is left out: --cache-dtype {0} needs", type)));
+  }
 }
 
 TEST_CASE("--compare-caches has lines for rotated caches") {
