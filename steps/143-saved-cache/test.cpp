@@ -96,6 +96,17 @@ TEST_CASE("a conversation that is ended after each answer has the tokens of one 
   }
 }
 
+TEST_CASE("the same question again computes one token of the prompt: its logits are needed") {
+  const TextOptions options{.stopping = {.max_new_tokens = 12}};
+  Conversation conversation(tales(), tales_tokenizer(), tale(), options);
+  const Messages messages{{"user", "Why do you weep?"}};
+  const Answer first = conversation.answer(messages, [](const Token&) {});
+  const Answer again = conversation.answer(messages, [](const Token&) {});
+  CHECK(first.cached_tokens == 0);
+  CHECK(again.prompt_tokens == first.prompt_tokens);
+  CHECK(again.cached_tokens == first.prompt_tokens - 1);
+}
+
 TEST_CASE("answers keep their tokens, also those before the last") {
   // At a high temperature, texts have tokens that encoding them would not yield.
   const TemporaryFolder folder;

@@ -189,6 +189,17 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
   CHECK(other_tokens[FinishReason::kEos] > 0);
 }
 
+TEST_CASE("the same question again computes one token of the prompt: its logits are needed") {
+  const TextOptions options{.stopping = {.max_new_tokens = 12}};
+  Conversation conversation(tales(), tokenizer(), tale(), options);
+  const Messages messages{{"user", "Why do you weep?"}};
+  const Answer first = conversation.answer(messages, [](const Token&) {});
+  const Answer again = conversation.answer(messages, [](const Token&) {});
+  CHECK(first.cached_tokens == 0);
+  CHECK(again.prompt_tokens == first.prompt_tokens);
+  CHECK(again.cached_tokens == first.prompt_tokens - 1);
+}
+
 TEST_CASE("the answer to a conversation with kept tokens is that of a model that sees these tokens") {
   const TextOptions options{.stopping = {.max_new_tokens = 15}, .sampling = sampled(1.5f, 2)};
   Conversation conversation(tales(), tokenizer(), tale(), options);

@@ -141,6 +141,17 @@ TEST_CASE("the oldest turns of a longer one are dropped, until half of the conte
   CHECK(tokens == alone);
 }
 
+TEST_CASE("the same question again computes one token of the prompt: its logits are needed") {
+  const TextOptions options{.stopping = {.max_new_tokens = 12}};
+  Conversation conversation(tales(), tokenizer(), tale(), options);
+  const Messages messages{{"user", "Why do you weep?"}};
+  const Answer first = conversation.answer(messages, [](const Token&) {});
+  const Answer again = conversation.answer(messages, [](const Token&) {});
+  CHECK(first.cached_tokens == 0);
+  CHECK(again.prompt_tokens == first.prompt_tokens);
+  CHECK(again.cached_tokens == first.prompt_tokens - 1);
+}
+
 TEST_CASE("after that the next questions find the cache again") {
   Talk talk;
   const Answer first = talk.ask(turns(1, 60));
