@@ -32,6 +32,7 @@ struct Run {
   FinishReason reason;
   int passes = 0;
   std::vector<int> shown = {};
+  std::string shown_text = {};
 };
 
 Run ahead(const std::string& rules, RowOptions options, bool with_cache = true,
@@ -44,7 +45,10 @@ Run ahead(const std::string& rules, RowOptions options, bool with_cache = true,
   options.edit_raw_logits = KeepAllowed<Grammar>{masks};
   const Generation made =
       generate_ahead(tales(), masks, tokens, options, with_cache ? static_cast<KvCache&>(kept) : none,
-                     run.passes, [&](const Token& token) { run.shown.push_back(token.id); });
+                     run.passes, [&](const Token& token) {
+                       run.shown.push_back(token.id);
+                       run.shown_text += token.text.value_or(std::string(tales_tokenizer().bytes(token.id)));
+                     });
   run.tokens.assign(made.tokens.begin() + std::ssize(tokens), made.tokens.end());
   run.reason = made.finish_reason;
   std::vector<int> text = run.tokens;
@@ -157,6 +161,18 @@ TEST_CASE("the model reads the appended tokens: with a cache and without, each c
     const Grammar grammar(parse_grammar(rules));
     CHECK(grammar.accepts(grammar.after(grammar.start(), with.text)));
     CHECK(with.passes < std::ssize(with.tokens));
+  }
+}
+
+TEST_CASE("nothing of a stop sequence is shown, whether its tokens are chosen or appended") {
+  const std::string rules = "root ::= \"A fox and \" (\"a crow\" | \"a cat\") \" sat in the tree.\"";
+  const std::string whole = ahead(rules, up_to(100)).text;
+  for (std::size_t first = 0; first + 3 <= whole.size(); ++first) {
+    const std::string stop = whole.substr(first, 3);
+    CAPTURE(stop);
+    RowOptions options = up_to(100);
+    options.stop.sequences = {stop};
+    CHECK(ahead(rules, options).shown_text == whole.substr(0, whole.find(stop)));
   }
 }
 

@@ -21,10 +21,11 @@ struct Run {
   std::string text;
   FinishReason reason;
   int passes = 0;
+  std::string shown_text = {};
 };
 
 Run called(const std::string& rules, bool tools, bool with_cache = true, unsigned seed = 0, int most = 100,
-           const std::string& prompt = "Once upon a time. ") {
+           const std::string& prompt = "Once upon a time. ", const std::vector<std::string>& stops = {}) {
   const auto masks = std::make_shared<TokenMasks<Grammar>>(
       TokenMasks<Grammar>{Grammar(parse_grammar(rules)), tales_tokenizer(), tales().config().end_tokens});
   StaticKvCache kept(tales(), 1);
@@ -32,6 +33,7 @@ Run called(const std::string& rules, bool tools, bool with_cache = true, unsigne
   RowOptions options;
   options.edit_raw_logits = KeepAllowed<Grammar>{masks};
   options.stopping.max_new_tokens = most;
+  options.stop.sequences = stops;
   options.sampling.do_sample = seed > 0;
   options.sampling.seed = seed;
   Run run;
@@ -39,7 +41,11 @@ Run called(const std::string& rules, bool tools, bool with_cache = true, unsigne
   const std::vector<int> tokens = tales_tokenizer().encode(prompt);
   const Generation made = generate_ahead(
       tales(), masks, tokens, options, with_cache ? static_cast<KvCache&>(kept) : none, run.passes,
-      [&](const Token& token) { shown.push_back(token.id); }, tools);
+      [&](const Token& token) {
+        shown.push_back(token.id);
+        run.shown_text += token.text.value_or(std::string(tales_tokenizer().bytes(token.id)));
+      },
+      tools);
   run.tokens.assign(made.tokens.begin() + std::ssize(tokens), made.tokens.end());
   CHECK(shown == run.tokens);
   run.reason = made.finish_reason;
@@ -114,6 +120,16 @@ TEST_CASE("a result costs no pass, and without --tools the model makes one up") 
   CHECK(with.text == "[calc(12*12) = 144] birds");
   CHECK(with.passes < without.passes);
   CHECK(without.text != with.text);
+}
+
+TEST_CASE("nothing of a stop sequence is shown, also where a result has it") {
+  const std::string rules = "root ::= \"[calc(12*12) = \" [0-9]{1,9} \"] birds\"";
+  const std::string prompt = "Once upon a time. ", whole = called(rules, true).text;
+  for (std::size_t first = 0; first + 2 <= whole.size(); ++first) {
+    const std::string stop = whole.substr(first, 2);
+    CAPTURE(stop);
+    CHECK(called(rules, true, true, 0, 100, prompt, {stop}).shown_text == whole.substr(0, whole.find(stop)));
+  }
 }
 
 TEST_CASE("a call that the prompt has begun gets its result, too") {
