@@ -288,6 +288,12 @@ TEST_CASE(
     const auto one = form_of(replaced(kHermes, "<tool_call>", other));
     CHECK((!one || one->between.empty()));
   }
+  // No character of a name ends one.
+  for (const std::string after : {"a", "Z", "7", "_", "-", ":", "."}) {
+    CAPTURE(after);
+    CHECK(form_of(replaced(kMinistral, "[CALL_ID]", after + "[CALL_ID]")).has_value() ==
+          (after == ":" || after == "."));
+  }
   CHECK_FALSE(form_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"));
   CHECK_FALSE(form_of("{{ raise_exception('never') }}"));
   CHECK_FALSE(
