@@ -2,6 +2,9 @@
 // blocks of a cache.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include "kernels/cuda/device_functions.cuh"
 #include "kernels/device.h"
 
@@ -98,18 +101,39 @@ struct Sequences {
   }
 };
 
+/// Divides by a number that only the host knows at first. A GPU has no instruction for that; a division takes
+/// some twenty, and attention would do one for each key. Instead, it multiplies by m = 2^shift / by, rounded
+/// up, and shifts (Granlund and Montgomery 1994, *Division by invariant integers using multiplication*).
+class Divisor {
+ public:
+  explicit Divisor(int by)
+      : shift_(31 + std::bit_width(static_cast<unsigned>(by) - 1)),
+        multiplier_(static_cast<unsigned>((std::uint64_t{1} << shift_) / static_cast<unsigned>(by) + 1)) {}
+
+  /// number / by, for numbers from 0 on.
+  __device__ int quotient(int number) const {
+    return static_cast<int>(std::uint64_t{static_cast<unsigned>(number)} * multiplier_ >> shift_);
+  }
+
+ private:
+  int shift_;
+  unsigned multiplier_;  // below 2^32, since by is more than half of 2^(shift - 31)
+};
+
 /// Where keys and values are stored, [n_blocks, n_kv_head, size, head_size] (KeysValues).
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
   int most;                   ///< the maximum number of blocks of a row
   int size;                   ///< positions per block
   int count;                  ///< the number of all blocks
+  Divisor by_size;
 
   explicit Blocks(const KeysValues& keys_values)
       : table(keys_values.blocks.size() == 0 ? nullptr : keys_values.blocks.data<std::int32_t>()),
         most(table == nullptr ? 1 : static_cast<int>(keys_values.blocks.dim(1))),
         size(static_cast<int>(keys_values.keys.dim(2))),
-        count(static_cast<int>(keys_values.keys.dim(0))) {}
+        count(static_cast<int>(keys_values.keys.dim(0))),
+        by_size(std::max(size, 1)) {}
 
   /// The index of the key or value of a row, a head and a position, in units of head_size elements. Call it
   /// with kGuesses before the wait for the previous kernel; it then returns -1 if the block's number is
@@ -118,8 +142,9 @@ struct Blocks {
   __device__ std::int64_t place(int row, int kv_head, int n_kv_head, int position) const {
     std::int64_t block = row;
     if (table != nullptr) {
-      block = Sequences::number<kGuesses>(table + row * most + position / size);
-      position %= size;
+      const int number = by_size.quotient(position);
+      block = Sequences::number<kGuesses>(table + row * most + number);
+      position -= number * size;
     }
     if (kGuesses && (block < 0 || block >= count)) return -1;
     return (block * n_kv_head + kv_head) * size + position;

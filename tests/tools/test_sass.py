@@ -329,19 +329,16 @@ void start(float* x) { few<<<1, 1024>>>(x, x); many<<<1, 1024>>>(x, x); }
                 "multiply_on_tensor_cores<1, 256, __nv_bfloat16, StoreRow>", "multiply_on_tensor_cores<1, 256, signed char, StoreRow>",
                 "multiply_on_tensor_cores<1, 256, Int4Pair, StoreRow>", "attend_split<4, 8, __nv_bfloat16>",
                 "attend_split<1, 4, signed char>")
-    # By nvcc 13.0.88; none is in the inner loop.
-    SPILLED = {"attend_split<1, 4, signed char>": 20}
 
-    def test_no_kernel_of_decoding_spills_where_it_would_cost_time(self):
+    def test_no_kernel_of_decoding_spills(self):
         includes = "".join(f'#include "kernels/cuda/{name}.cuh"\n' for name in ("attend_split", "matvec", "rows_on_tensor_cores"))
         kernels = ",\n".join(f"(void*){name}" for name in self.DECODING)
         compiled = self.compiled(f"{includes}using namespace staircase::cuda;\nvoid* kernels[] = {{\n{kernels}}};\n")
         self.assertEqual({kernel["kernel"] for kernel in compiled}, set(self.DECODING))
         for kernel in compiled:
             with self.subTest(kernel["kernel"]):
-                self.assertLessEqual(kernel["spilled_bytes"], self.SPILLED.get(kernel["kernel"], 0))
+                self.assertEqual(kernel["spilled_bytes"], 0)
                 self.assertLessEqual(kernel["registers"], 168 if kernel["kernel"] == "attend_split<4, 8, __nv_bfloat16>" else 128)
-                self.assertEqual(kernel.get("spill_accesses", 0), 0)
 
     @WITH_BOTH
     def test_rungs_with_wide_loads_have_a_quarter_of_the_loads(self):
