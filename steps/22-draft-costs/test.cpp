@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <set>
 #include <thread>
 
 #include "common/text/tokenizer.h"
@@ -226,6 +227,28 @@ TEST_CASE("the report is computed from the counts: rates of all rounds, costs of
   CHECK(stats["verification_cost"] == doctest::Approx(1.5));
   CHECK(stats["speedup"] == doctest::Approx(9 * 2.0 / 15.0));
   CHECK(stats["expected_speedup"] == doctest::Approx((1.0 - std::pow(0.75, 5)) / 0.25 / 2.0));
+}
+
+TEST_CASE("the look-up of the program matches n-grams of the length that was chosen") {
+  const std::string animals = "A fox ate a goose. A wolf ate a sheep. ", text = animals + animals + "A fox";
+  const TextOptions options{.stopping = {.max_new_tokens = 60, .ignore_eos = true}};
+  std::set<std::string> reports;
+  for (const int length : {1, 2, 3}) {
+    CAPTURE(length);
+    Speculation counts;
+    PromptLookup lookup(length, tales().config().vocab_size);
+    speculate(tales(), lookup, tales_tokenizer().encode(text), options, 5, counts, [](const Token&) {});
+    const std::string report =
+        fmt::format("{} of {} drafted tokens accepted", counts.accepted, counts.drafted);
+    CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM,
+                               fmt::format("--max-new-tokens 60 --ignore-eos --prompt-lookup-num-tokens 5 "
+                                           "--max-matching-ngram-size {} --prompt '{}'",
+                                           length, text))
+                       .err,
+                   report));
+    reports.insert(report);
+  }
+  CHECK(reports.size() > 1);
 }
 
 TEST_CASE("the program prints how well it went") {

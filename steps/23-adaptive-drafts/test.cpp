@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "generate.h"
 #include "prompt_lookup.h"
 #include "tests/chi_square.h"
@@ -175,6 +177,28 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
     ++counts[tokens[2] * 25 + tokens[3] * 5 + tokens[4]];
   }
   CHECK(p_value(counts, chances) > 0.01);
+}
+
+TEST_CASE("the look-up of the program matches n-grams of the length that was chosen") {
+  const std::string animals = "A fox ate a goose. A wolf ate a sheep. ", text = animals + animals + "A fox";
+  const TextOptions options{.stopping = {.max_new_tokens = 60, .ignore_eos = true}};
+  std::set<std::string> reports;
+  for (const int length : {1, 2, 3}) {
+    CAPTURE(length);
+    Speculation counts;
+    PromptLookup lookup(length, tales().config().vocab_size);
+    speculate(tales(), lookup, tales_tokenizer().encode(text), options, 5, counts, [](const Token&) {});
+    const std::string report =
+        fmt::format("{} of {} drafted tokens accepted", counts.accepted, counts.drafted);
+    CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM,
+                               fmt::format("--max-new-tokens 60 --ignore-eos --prompt-lookup-num-tokens 5 "
+                                           "--max-matching-ngram-size {} --prompt '{}'",
+                                           length, text))
+                       .err,
+                   report));
+    reports.insert(report);
+  }
+  CHECK(reports.size() > 1);
 }
 
 TEST_CASE("the program takes auto, for the draft model only") {
