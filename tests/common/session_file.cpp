@@ -11,6 +11,7 @@
 
 #include "common/base/file.h"
 #include "common/base/xxh64.h"
+#include "common/model/model_folder.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/tiny_model.h"
@@ -382,6 +383,24 @@ TEST_CASE("more tokens than the context are refused") {
   CHECK(error_message([&] { file.read(); }) ==
         place.file.string() +
             " has 38 tokens, and the model sees at most 37; use a larger --context, or another file");
+}
+
+TEST_CASE("a model with windows reads its sessions with their context alone, and another model with any") {
+  const TemporaryFolder folder;
+  for (const std::string name : {"tales-window-1m", "tales-1m"}) {
+    CAPTURE(name);
+    Model model = Model::load(find_model(name), make_cpu_device(1));
+    model.limit_context(100);
+    Filled filled(model, 3);
+    const std::filesystem::path file = folder.path() / name;
+    save(SessionFile(file, model, plain()), model, filled.cache, example(3));
+    model.limit_context(99);
+    CHECK(error_message([&] { SessionFile(file, model, plain()).read(); }) ==
+          (name == "tales-1m"
+               ? ""
+               : file.string() + " was saved with --context 100, and this program uses 99; choose 100, or "
+                                 "another file"));
+  }
 }
 
 TEST_CASE("a weight that changes in the middle of a tensor makes another model") {
