@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -74,15 +73,15 @@ class MpiRanks : public Ranks {
     if (limit_ && rank() == 0) limit_->begin(true);
     MPI_Request request{};
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    // The wait takes microseconds between two passes, but may take hours between two requests.
     using std::chrono::microseconds;
     const auto begin = std::chrono::steady_clock::now();
     for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
       const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
-      if (waited < kAwake) {
+      const microseconds nap = nap_after(waited);
+      if (nap.count() == 0) {
         std::this_thread::yield();
       } else {
-        std::this_thread::sleep_for(std::min(waited / 10, kLongestNap));
+        std::this_thread::sleep_for(nap);
       }
     }
     if (limit_) limit_->end();
@@ -107,8 +106,6 @@ class MpiRanks : public Ranks {
   }
 
  private:
-  static constexpr std::chrono::microseconds kAwake{1000}, kLongestNap{2000};
-
   /// A message in flight: MPI reads the bytes until the request is done.
   struct Message {
     std::vector<std::byte> bytes;

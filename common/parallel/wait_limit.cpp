@@ -1,5 +1,6 @@
 #include "common/parallel/wait_limit.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace staircase {
@@ -8,7 +9,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick(50);
 
+constexpr std::chrono::microseconds kAwake(1000), kLongestNap(2000);
+
 }  // namespace
+
+std::chrono::microseconds nap_after(std::chrono::microseconds waited) {
+  return waited < kAwake ? std::chrono::microseconds(0) : std::min(waited / 10, kLongestNap);
+}
 
 WaitLimit::WaitLimit(std::chrono::milliseconds limit, std::function<void()> give_up)
     : limit_(limit), give_up_(std::move(give_up)), most_(limit), thread_([this] { watch(); }) {}

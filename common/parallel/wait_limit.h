@@ -11,6 +11,11 @@
 
 namespace staircase {
 
+/// How long a waiting rank sleeps before it looks again. Not at all in the first millisecond, since a wait
+/// between two passes takes microseconds. Then longer and longer, since it may take hours between two
+/// requests; but at most 2 ms, so that the next request begins in time.
+std::chrono::microseconds nap_after(std::chrono::microseconds waited);
+
 /// Ranks do equal work between two calls, so no rank waits much longer than it has worked. But if a rank on
 /// another machine is killed or stopped, the others would wait for ever without this limit.
 class WaitLimit {

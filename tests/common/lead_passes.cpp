@@ -208,6 +208,16 @@ TEST_CASE("a failure of rank 0 reaches the program") {
 
 using std::chrono::milliseconds;
 
+TEST_CASE("a waiting rank looks again at once between two passes, and within 2 ms after hours") {
+  using namespace std::chrono_literals;
+  CHECK(nap_after(0us) == 0us);
+  CHECK(nap_after(999us) == 0us);
+  CHECK(nap_after(1000us) == 100us);
+  CHECK(nap_after(19990us) == 1999us);
+  CHECK(nap_after(20010us) == 2000us);
+  CHECK(nap_after(5h) == 2000us);
+}
+
 TEST_CASE("a rank that waits too long gives up, and one that is answered does not") {
   std::atomic<int> given_up = 0;
   WaitLimit limit(milliseconds(400), [&] { ++given_up; });
