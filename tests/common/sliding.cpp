@@ -235,6 +235,29 @@ TEST_CASE("a key is made for the position counted on, or for its place where pos
   }
 }
 
+TEST_CASE("an edit of logits gets the position of the new tokens in their text, also after a slide") {
+  for (const std::string family : {"gpt2", "smollm2"}) {
+    CAPTURE(family);
+    Model model = load(family, kWindow);
+    const Tokens text = some_tokens(3 * kWindow);  // all different, so that each stands at one position only
+    StaticKvCache cache(model);
+    std::vector<std::ptrdiff_t> places, counted;
+    model.edit_logits([&](std::span<float>, const FedTokens& fed) {
+      places.push_back(std::ranges::find(text, fed.tokens.front()) - text.begin());
+      counted.push_back(static_cast<std::ptrdiff_t>(fed.position));
+    });
+    std::size_t length = 0;
+    for (const std::size_t count : {kWindow, 1, 7, 2, 2, kWindow / 2, 1}) {
+      const auto fed = static_cast<int>(count);
+      if (cache.length(0) + fed > kWindow) cache.slide(0, cache.length(0) + fed - kWindow);
+      model.next_logits(std::span(text).subspan(length, count), cache);
+      length += count;
+    }
+    CHECK(counted == places);
+    CHECK(cache.slid(0) == static_cast<int>(length) - kWindow);
+  }
+}
+
 TEST_CASE("a cleared row begins at position 0 again, to the bit on a CPU") {
   Model model = load("llama-3", kWindow);
   const Tokens tokens = some_tokens(kWindow);
