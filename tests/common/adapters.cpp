@@ -261,6 +261,22 @@ TEST_CASE("all-linear, a pattern and a list of the same names mean the same prod
   CHECK(logits() != listed);
 }
 
+TEST_CASE("a pattern of alternatives gives its value to each of them") {
+  const Tokens text{5, 9, 200, 7};
+  Model model = load("llama-3");
+  const auto logits = [&](const json& alphas) {
+    Copy adapter;
+    model.load_adapters({&adapter.with("alpha_pattern", alphas), 1});
+    model.use_adapters({0});
+    return copied(model.next_logits(text));
+  };
+  const Floats both = logits({{"v_proj", 50}, {"down_proj", 50}});
+  CHECK(logits({{"v_proj|down_proj", 50}}) == both);
+  CHECK(logits({{"down_proj|self_attn\\.v_proj", 50}}) == both);
+  CHECK(logits({{"v_proj", 50}}) != both);
+  CHECK(logits({{"down_proj", 50}}) != both);
+}
+
 TEST_CASE("a setting that changes the result and is not supported is refused by name") {
   Copy adapter;
   for (const auto& one :

@@ -557,7 +557,9 @@ TEST_CASE("settings of Gemma that would compute something else are refused by na
       return error_of(gemma, "rope_parameters", json{{layers, rotation}});
     };
     CHECK(with({{"rope_type", "default"}, {"rope_theta", 5000.0}}) == "");
-    CHECK(says(with({{"rope_type", "dynamic"}, {"factor", 2.0}}), "dynamic", "linear, llama3 and yarn"));
+    CHECK(says(
+        with({{"rope_type", "dynamic"}, {"factor", 2.0}}),
+        "config.json: the rotary positions are of type dynamic, and only default, linear, llama3 and yarn"));
     CHECK(says(with({{"rope_type", "linear"}, {"factor", 0}}),
                std::string("rope_parameters.") + layers + ".factor is 0"));
     CHECK(says(with({{"rope_type", "default"}, {"factor", 2.0}}), "factor is 2"));

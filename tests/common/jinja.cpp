@@ -217,6 +217,16 @@ TEST_CASE("a refusal is one sentence with the line and what is there") {
         "the template's line 1 uses strip with an integer instead of a text");
   CHECK(refusal("{% for x in n %}{% endfor %}") ==
         "the template's line 1 iterates over an integer as if it were a list");
+  // A tag over several lines has the line where its statement begins, and a text the one where it begins.
+  CHECK(refusal("{% for\n x in n %}{% endfor %}") ==
+        "the template's line 1 iterates over an integer as if it were a list");
+  CHECK(refusal("\n{% set\n a, b = [1, 2, 3] %}") == "the template's line 2 unpacks 3 values into 2 names");
+  CHECK(refusal("{%\nset\n a.b = 1 %}") ==
+        "the template's line 2 sets an attribute of \"a\", which is not a namespace");
+  CHECK(refusal("{% include\n 'x' %}") ==
+        "the template's line 1 uses the tag \"include\", which is not known here");
+  CHECK(says(refusal("{% for x in [1, 2] %}abc\n{{ x }}{% endfor %}", {.output = 6}),
+             "the template's line 1 makes"));
   CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
 }
 
@@ -292,6 +302,7 @@ TEST_CASE("each mistake in a template has a sentence of its own") {
            {"{% endif %}", "uses the tag \"endif\", which is not known here"},
            {"{% if a b %}{% endif %}", "has \"b\" where the tag should end"},
            {"{% for 1 in a %}{% endfor %}", "has \"1\" where a name is expected"},
+           {"{% set a, user.b = 1, 2 %}", "has \".\" where \"=\" is expected"},
            {"{% set none = 1 %}", "sets \"none\", which is a constant"},
            {"{% break %}", "uses \"break\" outside of a loop"},
            {"{% continue %}", "uses \"continue\" outside of a loop"},
@@ -317,6 +328,16 @@ TEST_CASE("no template changes a list or a dict, by whichever method") {
   for (const std::string name : {"clear", "pop", "popitem", "setdefault", "update"}) {
     CHECK(refusal("{{ dict(a=1)." + name + "() }}") ==
           "the template's line 1 calls \"" + name + "\", but a template may not change a dict");
+  }
+}
+
+TEST_CASE("blocks of every kind are nested only so deeply") {
+  for (const std::string begin : {"{% if n %}", "{% for x in n %}", "{% macro f() %}", "{% set x %}",
+                                  "{% filter e %}", "{% generation %}"}) {
+    CAPTURE(begin);
+    std::string source;
+    for (int i = 0; i < 100'000; ++i) source += begin;
+    CHECK(says(refusal(source), "too deeply"));
   }
 }
 
@@ -384,13 +405,16 @@ TEST_CASE("an integer that has no room is refused by each operation, and its nei
 }
 
 TEST_CASE("lists nest 200 deep, those of the data and those of a template") {
-  const auto of_data = [](int depth) {
-    const ordered_json data = {{"x", ordered_json::parse(std::string(static_cast<std::size_t>(depth), '[') +
-                                                         std::string(static_cast<std::size_t>(depth), ']'))}};
+  const auto of_data = [](int depth, const std::string& begin = "[", const std::string& end = "]") {
+    std::string text = begin.front() == '[' ? "[]" : "{}";
+    for (int i = 1; i < depth; ++i) text = begin + text + end;
+    const ordered_json data = {{"x", ordered_json::parse(text)}};
     return error_message([&] { JinjaTemplate("{{ x }}").render({data, {}, {}}); });
   };
   CHECK(of_data(200) == "");
   CHECK(says(of_data(201), "nests lists too deeply"));
+  CHECK(of_data(200, "{\"a\": ", "}") == "");
+  CHECK(says(of_data(201, "{\"a\": ", "}"), "nests lists too deeply"));
   const auto made = [](int depth) {
     return refusal(
         fmt::format("{{% set ns = namespace(t=[]) %}}{{% for i in range({}) %}}{{% set ns.t = [ns.t] %}}"

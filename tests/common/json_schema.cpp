@@ -415,3 +415,20 @@ TEST_CASE("a schema is read from a file") {
   CHECK(read_json_schema("", nothing).empty());
   CHECK(error_message([&] { read_json_schema("/nonexistent", nothing); }) != "");
 }
+TEST_CASE("a value under then must be one under if, and of several lists of items the longest counts") {
+  const auto accepts = [](const std::string& schema, const std::string& text) {
+    const Grammar grammar(json_schema_rules(schema, written_members));
+    return grammar.accepts(grammar.after(grammar.start(), text));
+  };
+  const std::string choice = R"({"if": {"const": 1}, "then": {"enum": [1, 2]}, "else": {"enum": [3]}})";
+  CHECK(accepts(choice, "1"));
+  CHECK_FALSE(accepts(choice, "2"));
+  CHECK(accepts(choice, "3"));
+  const std::string two = R"({"prefixItems": [{"const": 1}, {"const": 2}]})",
+                    one = R"({"prefixItems": [{"type": "integer"}]})";
+  for (const std::string& both : {two + ", " + one, one + ", " + two}) {
+    CAPTURE(both);
+    CHECK(accepts("{\"allOf\": [" + both + "]}", "[1,2,5]"));
+    CHECK_FALSE(accepts("{\"allOf\": [" + both + "]}", "[1,3]"));
+  }
+}

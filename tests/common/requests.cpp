@@ -87,6 +87,7 @@ TEST_CASE("a line sets the options that it has keys for, and no others") {
   CHECK(set.prompt == "");
   CHECK(set.arrival == 1.5);
   CHECK(set.flag);
+  CHECK(!read(R"({"prompt": "", "flag": false})").flag);
   CHECK(set.count == -2147483647 - 1);
   CHECK(set.seed == 4294967295u);
   CHECK(set.share == -1000.0f);

@@ -80,6 +80,7 @@ Session example(int cached) {
   session.known.push_back({{"Who?\xe2\x82", {true, false, true, false, false, true}}, {1, 2, 100}});
   session.known.push_back({{"", {}}, {}});
   for (int i = 0; i <= cached; ++i) session.tokens.push_back(i % 101);
+  session.firsts = {0, cached / 2};
   session.cached = cached;
   session.seed = 4'000'000'000;
   session.generator.seed(5);
@@ -113,7 +114,8 @@ bool equal(const Session& a, const Session& b) {
     return x.rendered.text == y.rendered.text && x.rendered.own == y.rendered.own && x.tokens == y.tokens;
   };
   return a.messages == b.messages && a.dropped == b.dropped && std::ranges::equal(a.known, b.known, same) &&
-         a.tokens == b.tokens && a.cached == b.cached && a.seed == b.seed && a.generator == b.generator;
+         a.tokens == b.tokens && a.firsts == b.firsts && a.cached == b.cached && a.seed == b.seed &&
+         a.generator == b.generator;
 }
 
 /// Whether a text is one sentence about the file "talk" that ends without a full stop.

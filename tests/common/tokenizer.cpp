@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "common/text/merger.h"
 #include "common/text/utf8.h"
 #include "common/text/vocabulary_reader.h"
 #include "tests/error_message.h"
@@ -330,6 +331,32 @@ TEST_CASE("tokens that only the model has are the empty text, and no text is enc
   CHECK(tokenizer.encode("").empty());
   tokenizer.extend(known);  // it has more already
   CHECK(tokenizer.vocab_size() == known + 3);
+}
+
+TEST_CASE("a pair is found by both of its tokens, in vocabularies of every size") {
+  const std::vector<int> ids{0, 1, 255, 256, 65'535, 65'536, 65'537, 131'072, 262'143, 16'777'216};
+  std::vector<TokenizerDescription::Merge> merges;
+  std::map<std::pair<int, int>, int> tokens;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    for (std::size_t k = i % 3; k < ids.size(); k += 2) {
+      const int token = static_cast<int>(1000 + merges.size());
+      merges.push_back({ids[i], ids[k], token, -token});
+      tokens[{ids[i], ids[k]}] = token;
+    }
+  }
+  const MergeTable table(merges);
+  for (const int left : ids) {
+    for (const int right : ids) {
+      CAPTURE(left);
+      CAPTURE(right);
+      const MergeTable::Merge* const found = table.find(left, right);
+      const auto want = tokens.find({left, right});
+      REQUIRE((found != nullptr) == (want != tokens.end()));
+      if (found == nullptr) continue;
+      CHECK(found->token == want->second);
+      CHECK(found->rank == -want->second);
+    }
+  }
 }
 
 TEST_CASE("a stream shows a character once its last byte has arrived, and not before") {

@@ -207,6 +207,7 @@ TEST_CASE(
   add(first, "<x>", {{"normalized", true}});
   CHECK(made_of(first).encode("a<x>a") == Ids{381, 589, 318});
   CHECK(made_of(first).encode("<x>a") == Ids{589, 318});
+  CHECK(made_of(first).encode("a<x>a<x>a") == Ids{381, 589, 318, 589, 318});
   // By default a special token is found before normalization, which would put a mark in front of it.
   json special = shape("llama-2");
   add(special, "<x>", {{"special", true}});
@@ -535,7 +536,9 @@ TEST_CASE("a tokenizer of another type is refused with the file, the key and the
   for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
     CHECK(says(error_with("gpt2", "/post_processor", {{"type", type}}), file, "post_processor.type", type));
   }
-  CHECK(says(error_with("gpt2", "/decoder", {{"type", "WordPiece"}}), file, "decoder.type", "WordPiece"));
+  for (const std::string type : {"WordPiece", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"})
+    CHECK(says(error_with("gpt2", "/decoder", {{"type", type}}), file,
+               "decoder.type is \"" + type + "\", and only ByteLevel is supported"));
   CHECK(says(error_with("gpt2", "/model/dropout", 0.1), file, "model.dropout is 0.1"));
   CHECK(says(error_with("gpt2", "/model/end_of_word_suffix", "</w>"), file, "end_of_word_suffix", "</w>"));
   CHECK(says(error_with("gpt2", "/model/continuing_subword_prefix", "##"), file,

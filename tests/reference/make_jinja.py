@@ -179,6 +179,7 @@ SUBJECTS = {
         "{{ d | dictsort }} {{ {'b': 2, 'a': 3} | dictsort(by='value') }}",
         ("{{ numbers | sort }} {{ numbers | sort(reverse=true) }} {{ ['b', 'A'] | sort }} "
          "{{ messages | sort(attribute='role') | map(attribute='role') | list }}"),
+        "{{ ['b', 'A', 'a', 'B'] | sort }} {{ ['b', 'A', 'a', 'B'] | sort(reverse=true) }}",
         ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }} "
          "{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='role') | join }} "
          "{{ [0, 1, none, 'a'] | select | list }} {{ numbers | reject('odd') | list }}"),
