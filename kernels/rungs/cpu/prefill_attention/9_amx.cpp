@@ -62,12 +62,12 @@ struct AmxTile {
 
 }  // namespace
 
-const PrefillRung kAmx{"9-amx", "one instruction multiplies two matrices of 1 KB",
+const PrefillRung kAmx{"9-amx", "one instruction multiplies two matrices",
                        has_amx() ? run_in_pairs<AmxTile> : nullptr, has_amx() ? "" : "AMX"};
 
 #else
 
-const PrefillRung kAmx{"9-amx", "one instruction multiplies two matrices of 1 KB", nullptr, "AMX"};
+const PrefillRung kAmx{"9-amx", "one instruction multiplies two matrices", nullptr, "AMX"};
 
 #endif
 

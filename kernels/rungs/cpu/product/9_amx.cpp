@@ -1,6 +1,5 @@
-// A register of AMX holds a matrix of 16 rows of 64 bytes. TDPBF16PS multiplies two of them: 16 rows of x by
-// 16 columns of W over a depth of 32, 8,192 multiply-adds where VDPBF16PS does 32. Two matrices of x and two
-// of W make four sums, so each matrix is loaded once for two products.
+// A register of AMX holds a matrix of 16 rows of 64 bytes. TDPBF16PS multiplies two of them, 8,192
+// multiply-adds where VDPBF16PS does 32. Each of two matrices of x and two of W is loaded for two products.
 #include "kernels/rungs/cpu/panels.h"
 #include "kernels/rungs/cpu/product/product.h"
 #if defined(__x86_64__)
@@ -27,10 +26,9 @@ class Amx final : public Product {
     round_rows(team_, shape_, x, depth_, x_.data());
     parallel_ranges(team_, panels_of(shape_.n_out), [&](std::int64_t first, std::int64_t last) {
       shape_tiles(kRows);
-      for (std::int64_t p = first; p < last; ++p) {
+      for (std::int64_t p = first; p < last; ++p)
         for (std::int64_t r = 0; r < shape_.rows; r += kRows)
-          for (std::int64_t c = 0; c < columns_of(shape_, p); c += kColumns) multiply_tiles(p, r, c, y);
-      }
+          for (std::int64_t c = 0; c < columns_of(shape_, p); c += kColumns) multiply(p, r, c, y);
       release_tiles();
     });
   }
@@ -39,10 +37,9 @@ class Amx final : public Product {
 
  private:
   /// Multiplies 32 rows of x by 32 columns of panel p. Zeros follow the rows of x.
-  STAIRCASE_AMX_TARGET void multiply_tiles(std::int64_t p, std::int64_t first, std::int64_t column,
-                                           float* y) const {
+  STAIRCASE_AMX_TARGET void multiply(std::int64_t p, std::int64_t first, std::int64_t c, float* y) const {
     const std::uint16_t* x = x_.data() + first * depth_;
-    const std::uint16_t* w = panels_.data() + p * depth_ * kPanel + column * 2;
+    const std::uint16_t* w = panels_.data() + p * depth_ * kPanel + c * 2;
     alignas(64) float sums[kRows][kColumns];
     compiler_barrier();
     _tile_zero(0);
@@ -64,9 +61,9 @@ class Amx final : public Product {
     _tile_stored(2, sums[kTile], sizeof(sums[0]));
     _tile_stored(3, sums[kTile] + kTile, sizeof(sums[0]));
     compiler_barrier();
-    const std::int64_t count = std::min(kColumns, columns_of(shape_, p) - column);
+    const std::int64_t count = std::min(kColumns, columns_of(shape_, p) - c);
     for (std::int64_t r = first; r < std::min(first + kRows, shape_.rows); ++r)
-      std::copy_n(sums[r - first], count, y + r * shape_.n_out + p * kPanel + column);
+      std::copy_n(sums[r - first], count, y + r * shape_.n_out + p * kPanel + c);
   }
 
   ProductShape shape_;
@@ -76,14 +73,8 @@ class Amx final : public Product {
 };
 
 }  // namespace
-
-const Rung kAmx =
-    rung<Amx>("9-amx", "one instruction multiplies two matrices of 1 KB", has_amx() ? "" : "AMX");
-
+const Rung kAmx = rung<Amx>("9-amx", "one instruction multiplies two matrices", has_amx() ? "" : "AMX");
 #else
-
-const Rung kAmx = {"9-amx", "one instruction multiplies two matrices of 1 KB", nullptr, "AMX"};
-
+const Rung kAmx = {"9-amx", "one instruction multiplies two matrices", nullptr, "AMX"};
 #endif
-
 }  // namespace staircase::rungs::product
