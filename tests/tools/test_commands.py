@@ -356,7 +356,7 @@ class Commands(Limited):
 
     def test_bench_in_a_folder_that_takes_no_files(self):
         root = self.copied("tools/bench", "tools/lib.sh", "bench/cpu_page.py", "bench/peers.py", "bench/rungs_output.py",
-                           "bench/schemas.py", "docs/pictures/svg.py")
+                           "bench/sass.py", "bench/schemas.py", "docs/pictures/svg.py")
         self.fake("tools/setup", "")
         (root / "build-bench").write_text("")  # where a folder belongs; unlike permissions, it stops root as well
         self.fake("meson", "exit 0")
