@@ -108,9 +108,6 @@ HWY_INLINE LevelEnds ends_of(const float* x) {
 /// bfloat16 keeps: products with sums of levels are exact, unlike those with `step`, which is rounded. So
 /// every processor, and a GPU, stores the same bytes.
 HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
-  const hn::CappedTag<double, 8> doubles;  // half as many lanes as in Floats
-  const hn::Rebind<float, decltype(doubles)> floats;
-  const hn::Rebind<std::int32_t, decltype(doubles)> ints;
   constexpr int kCount = kInt4CacheGroup;
   HWY_ALIGN std::int32_t levels[kCount];
   auto level_sums = hn::Zero(Ints()), square_sums = level_sums;
@@ -121,18 +118,30 @@ HWY_INLINE LevelEnds fitted(const float* x, LevelEnds ends) {
     square_sums = hn::Add(square_sums, hn::Mul(own, own));
   }
   const double least = static_cast<double>(float32_from_bfloat16(ends.least));
+  double of_numbers = 0.0, products = 0.0;
+#if HWY_HAVE_FLOAT64
+  const hn::CappedTag<double, 8> doubles;  // half as many lanes as in Floats
+  const hn::Rebind<float, decltype(doubles)> floats;
+  const hn::Rebind<std::int32_t, decltype(doubles)> ints;
   auto number_sums = hn::Zero(doubles), product_sums = number_sums;
   for (int i = 0; i < kCount; i += static_cast<int>(hn::MaxLanes(doubles))) {
     const auto number = hn::Sub(hn::PromoteTo(doubles, hn::LoadU(floats, x + i)), hn::Set(doubles, least));
     number_sums = hn::Add(number_sums, number);
     product_sums = hn::MulAdd(hn::PromoteTo(doubles, hn::Load(ints, levels + i)), number, product_sums);
   }
+  of_numbers = hn::GetLane(hn::SumOfLanes(doubles, number_sums));
+  products = hn::GetLane(hn::SumOfLanes(doubles, product_sums));
+#else  // Highway has no vectors of doubles for WebAssembly
+  for (int i = 0; i < kCount; ++i) {
+    const double number = static_cast<double>(x[i]) - least;
+    of_numbers += number;
+    products += levels[i] * number;
+  }
+#endif
   const int of_levels = hn::GetLane(hn::SumOfLanes(Ints(), level_sums)),
             squares = hn::GetLane(hn::SumOfLanes(Ints(), square_sums));
   const int variance = kCount * squares - of_levels * of_levels;
   if (variance == 0) return ends;  // all levels are equal, or numbers are not finite
-  const double of_numbers = hn::GetLane(hn::SumOfLanes(doubles, number_sums)),
-               products = hn::GetLane(hn::SumOfLanes(doubles, product_sums));
   const double above = (squares * of_numbers - of_levels * products) / variance,
                step = (kCount * products - of_levels * of_numbers) / variance;
   return {bfloat16_from_float32(static_cast<float>(least + above)),
