@@ -265,8 +265,8 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
                                     HWY_ATTR { return run < count ? runs.values(run) : next_head.keys(0); };
   for (std::int64_t first = features.first / kLanes; first < vectors; first += kRegisters) {
     const std::int64_t registers = std::min(kRegisters, vectors - first);
-    HWY_ALIGN float
-        scaled[kHasScales<T> ? kQueries * kLanes : 1];  // weights times scales of a vector of positions
+    // Weights times scales of a vector of positions.
+    HWY_ALIGN float scaled[kHasScales<T> ? kQueries * kLanes : 1];
     hn::Vec<Floats> sum[kQueries][kRegisters];
     for (auto& row : sum) {
       for (auto& s : row) s = hn::Zero(d);

@@ -1,4 +1,4 @@
-// A softmax of scores that come in blocks, for many queries. Rungs 6 and 7 use it.
+// A softmax of scores that come in blocks, for many queries. Rungs 6 to 9 use it.
 #pragma once
 
 #include <cmath>
