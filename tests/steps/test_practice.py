@@ -254,11 +254,13 @@ class Mistakes(Played):
         self.assertIn("more did not run, since two took too long", said)
 
     def test_an_endless_loop_that_prints(self):
-        self.plant("stopping.h", "if (count == options.max_new_tokens)", 'for (volatile int i = count; i == 3;) std::fputs("x\\n", stderr);\n'
-                   "  if (count == options.max_new_tokens)")
-        status, said = self.check(self.mine, "--limit", 1, "--only", "finished by", timeout=120)
-        self.assertEqual(status, 1)
-        self.assertIn("took longer than 1 seconds of computing", said)
+        for line in ("x\\n", "without an end "):  # what it prints is read once, however much it is
+            self.plant("stopping.h", "if (count == options.max_new_tokens)",
+                       f'for (volatile int i = count; i == 3;) std::fputs("{line}", stderr);\n  if (count == options.max_new_tokens)')
+            status, said = self.check(self.mine, "--limit", 1, "--only", "finished by", timeout=60)
+            self.assertEqual(status, 1)
+            self.assertIn("took longer than 1 seconds of computing", said)
+            shutil.copyfile(self.solved.lesson()["stopping.h"], self.mine / "stopping.h")
 
     def test_who_waits_for_a_busy_machine_has_no_endless_loop(self):
         for seconds, status, words in ((4, 0, "1 of 8 checks green"), (60, 1, "has waited for 10 seconds without computing")):

@@ -164,7 +164,8 @@ class Started:
     """The test program, its events and what it writes to standard error, until the end of the scope."""
 
     def __init__(self, program, folder, arguments, sanitize):
-        self.folder, self.lines, self.said, self.shown = folder, b"", b"", 0
+        self.folder, self.lines = folder, b""
+        self.begun, self.said, self.reported = b"", bytearray(), False  # of standard error: see pass_on
         self.main = {}  # {process: ticks that its main thread has computed}
         events, write = os.pipe()
         asan = "detect_leaks=0:color=never:handle_segv=2:handle_abort=2:handle_sigfpe=2"  # and not doctest, which has no stack
@@ -237,23 +238,30 @@ class Started:
                     if not chunk:
                         selector.unregister(key.fileobj)
                     elif key.data == "stderr":
-                        self.said += chunk
-                        self.pass_on()
+                        self.pass_on(chunk)
                     else:
                         *lines, self.lines = (self.lines + chunk).split(b"\n")
                         yield from (line.decode(errors="replace") for line in lines)
 
-    def pass_on(self):
-        """Prints the whole lines of the learner's own output."""
-        whole = self.said[:self.said.rfind(b"\n") + 1]
-        words = b"".join(own_words(whole))
-        sys.stderr.buffer.write(words[self.shown:])
+    def pass_on(self, chunk):
+        """Prints the learner's own lines, and keeps messages of the library and the sanitizers for `complaint`. It
+        reads each line once, since an endless loop may print millions."""
+        *lines, self.begun = (self.begun + chunk).split(b"\n")
+        if len(self.begun) > 65536:  # a line without an end
+            lines, self.begun = [*lines, self.begun], b""
+        own = []
+        for line in lines:
+            self.reported = self.reported or bool(REPORT.match(line.rstrip()))
+            if self.reported or REFUSAL.search(line.rstrip()):
+                self.said += line + b"\n"
+            else:
+                own.append(line + b"\n")
+        sys.stderr.buffer.write(b"".join(own))
         sys.stderr.flush()
-        self.shown = len(words)
 
     def complaint(self):
         """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
-        return complaint(self.said.decode(errors="replace"), str(self.folder))
+        return complaint((self.said + self.begun).decode(errors="replace"), str(self.folder))
 
 
 def stat_of(path):
@@ -266,16 +274,6 @@ def stat_of(path):
 # A sanitizer's report begins; the program ends with it.
 REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")
 REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
-
-
-def own_words(said):
-    """What a learner's code writes to standard error; messages of the library and the sanitizers are reported
-    separately."""
-    for line in said.splitlines(keepends=True):
-        if REPORT.match(line.rstrip()):
-            return
-        if not REFUSAL.search(line.rstrip()):
-            yield line
 
 
 def complaint(said, folder):
