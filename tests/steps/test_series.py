@@ -432,6 +432,26 @@ class Series(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "^" + re.escape(line) + "$"):
                 hunks.Hunk("a.h", "", shown.splitlines()).numbers(text)
 
+    def test_an_option_has_the_same_default_in_every_step(self):
+        # {option: the steps whose default differs, since the words of the step itself say so}
+        apart = {"--do-sample": {92, 93, 94, 95, 96, 143},  # chats sample
+                 "--max-batch-size": {69}, "--seed": {69},  # of a simulated server
+                 "--prefill-chunk": {67, 68, 97, 122, 123}}  # servers never let one prompt delay all others
+        defaults = {}  # {option: {default: [number of a step]}}
+        for step in STEPS:
+            done = call(BUILD / "steps" / step.name, "--help")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for option, words in re.findall(r"^ +(?:-\w, *)?(--[\w-]+)((?:[^\n ]| (?! ))*)", done.stdout, re.MULTILINE):
+                default = re.search(r"=([^\s=]+)$", words.strip())
+                if int(step.number) not in apart.get(option, ()):
+                    of_option = defaults.setdefault(option, {})
+                    of_option.setdefault(default.group(1) if default else None, []).append(int(step.number))
+        self.assertEqual(set(defaults["--max-new-tokens"]), {"100"})
+        self.assertGreater(sum(default != {None: default.get(None)} for default in defaults.values()), 20)
+        for option, of_option in defaults.items():
+            with self.subTest(option):
+                self.assertEqual(len(of_option), 1, of_option)
+
     def test_every_number_in_the_help_shows_its_range(self):
         for step in STEPS:
             if int(step.number) < 8:
