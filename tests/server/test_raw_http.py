@@ -31,6 +31,7 @@ class RawHttp(unittest.TestCase):
         """All that comes back, until the server closes the connection or is silent for half a second; for two with a
         sanitizer."""
         with self.server.socket(timeout) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each part in a packet of its own
             for part in parts:
                 client.sendall(part)
                 time.sleep(pause)
@@ -68,6 +69,15 @@ class RawHttp(unittest.TestCase):
         body = {"prompt": "A", "max_tokens": 1}
         self.assertEqual(self.statuses(post(body) + b"\r\n" + get + b"\r\n"), ([200, 200], False))
         self.assertEqual(self.statuses(post(body), b"\r\n", get, pause=0.2), ([200, 200], False))
+
+    def test_a_request_may_come_byte_by_byte_with_another_right_after_it(self):
+        body = json.dumps({"prompt": "é", "max_tokens": 1}, ensure_ascii=False).encode()
+        chunked = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   b"Transfer-Encoding: chunked\r\n\r\n" + b"%x;a=b\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+        get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for request in (post(body), chunked):
+            whole = request + get
+            self.assertEqual(self.statuses(*(whole[i:i + 1] for i in range(len(whole))), pause=0.001), ([200, 200], False))
 
     def test_a_refused_request_whose_body_is_there_costs_no_connection(self):
         get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
