@@ -351,8 +351,10 @@ class Device {
   /// head_size]; out may have any type that operand_dtype names. If keys and values have 16 bits, queries and
   /// softmax may be rounded to their type before they are multiplied; the sums are always float32. In int8
   /// the integers are multiplied unscaled: a key's scale multiplies its score, and a value's scale multiplies
-  /// its weight. The result is the same, bit for bit, with and without a block table and wherever the blocks
-  /// are, as long as a row has room for the same number of positions.
+  /// its weight. In int8 and int4, a processor with matrix instructions also rounds queries and these weights
+  /// to bfloat16 and, in int4, the numbers that are read back. The result is the same, bit for bit, with and
+  /// without a block table and wherever the blocks are, as long as a row has room for the same number of
+  /// positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 

@@ -524,10 +524,9 @@ HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
                 [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
 
-/// Whether keys and values of type T are multiplied as bfloat16 (bfloat16_attention.h).
-template <typename T>
-HWY_INLINE bool multiplies_halves() {
-  return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
+/// Whether the keys and values of this head are multiplied as bfloat16 (bfloat16_attention.h).
+HWY_INLINE bool multiplies_halves(const HeadOfCache& head) {
+  return kAvx512 && bfloat16::multiplies(head.keys_values.keys.dtype());
 }
 
 // Attention for a tile of queries on unpacked keys and values, in three parts.
@@ -536,23 +535,19 @@ HWY_INLINE bool multiplies_halves() {
 /// at the end.
 HWY_ATTR void score_in_place(const QueryTile& tile, const HeadOfCache& head, IndexRange positions,
                              float* scores, float* scratch) {
+  if (multiplies_halves(head)) return bfloat16::score_in_place(tile, head, positions, scores, scratch);
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    if (multiplies_halves<T>()) {
-      bfloat16::score_in_place(tile, Runs<std::uint16_t>(head), positions, scores, scratch);
-    } else {
-      kScoreFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, positions, scores);
-    }
+    kScoreFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, positions, scores);
   });
 }
 
 /// The weights of query `row` from its scores. Returns 1 / their sum.
 HWY_ATTR float weigh_in_place(const QueryTile& tile, const HeadOfCache& head, std::int64_t row,
                               float* scores) {
+  if (multiplies_halves(head)) return bfloat16::weigh_in_place(tile, head, row, scores);
   float inverse_sum = 0.0f;
-  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    inverse_sum = multiplies_halves<T>() ? bfloat16::weigh_in_place(tile, runs.head_size, row, scores)
-                                         : weigh_row(tile, runs, row, scores);
-  });
+  with_runs(head, [&]<typename T>(const Runs<T>& runs)
+                      HWY_ATTR { inverse_sum = weigh_row(tile, runs, row, scores); });
   return inverse_sum;
 }
 
@@ -561,31 +556,28 @@ HWY_ATTR float weigh_in_place(const QueryTile& tile, const HeadOfCache& head, st
 HWY_ATTR void add_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
                            IndexRange features, const float* inverse_sums, float* scores, float* scratch,
                            float* out) {
+  if (multiplies_halves(head)) {
+    return bfloat16::add_in_place(tile, head, next, features, inverse_sums, scores, scratch, out);
+  }
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    if (multiplies_halves<T>()) {
-      bfloat16::add_in_place(tile, Runs<std::uint16_t>(head), Runs<std::uint16_t>(next), features,
-                             inverse_sums, scores, scratch, out);
-    } else {
-      kAddFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, Runs<T>(next), features, inverse_sums,
-                                                          scores, out);
-    }
+    kAddFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, Runs<T>(next), features, inverse_sums,
+                                                        scores, out);
   });
 }
 
 /// Attention for a tile of queries on `total` packed positions. The first `skipped` of them, whole panels,
 /// are not in `head`.
-HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
-                            const void* packed_values, std::int64_t total, std::int64_t skipped,
-                            float* scores, float* scratch, float* out) {
+HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, void* packed_keys,
+                            void* packed_values, std::int64_t total, std::int64_t skipped, float* scores,
+                            float* scratch, float* out) {
+  if (multiplies_halves(head)) {
+    return bfloat16::attend_packed(tile, head, static_cast<std::uint16_t*>(packed_keys),
+                                   static_cast<std::uint16_t*>(packed_values), total, skipped, scores,
+                                   scratch, out);
+  }
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    if (multiplies_halves<T>()) {
-      bfloat16::attend_packed(tile, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
-                              static_cast<const std::uint16_t*>(packed_values), total, skipped, scores,
-                              scratch, out);
-    } else {
-      attend_tile(tile, runs, static_cast<const float*>(packed_keys) + skipped * runs.head_size,
-                  static_cast<const float*>(packed_values) + skipped * kPanel, total, scores, out);
-    }
+    attend_tile(tile, runs, static_cast<const float*>(packed_keys) + skipped * runs.head_size,
+                static_cast<const float*>(packed_values) + skipped * kPanel, total, scores, out);
   });
 }
 
@@ -603,18 +595,16 @@ HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int
 
 /// The maximum number of queries per tile on packed keys and values of this type.
 HWY_ATTR std::int64_t packed_queries(DType dtype) {
-  return dtype == DType::kBFloat16 && multiplies_halves<hwy::bfloat16_t>() ? bfloat16::packed_queries()
-                                                                           : kTileRows;
+  return kAvx512 && bfloat16::multiplies(dtype) ? bfloat16::packed_queries() : kTileRows;
 }
 
 HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, void* packed_keys, void* packed_values) {
+  if (multiplies_halves(head)) {
+    return bfloat16::pack(head, total, static_cast<std::uint16_t*>(packed_keys),
+                          static_cast<std::uint16_t*>(packed_values));
+  }
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    if (multiplies_halves<T>()) {
-      bfloat16::pack(Runs<std::uint16_t>(head), total, static_cast<std::uint16_t*>(packed_keys),
-                     static_cast<std::uint16_t*>(packed_values));
-    } else {
-      pack(runs, total, static_cast<float*>(packed_keys), static_cast<float*>(packed_values));
-    }
+    pack(runs, total, static_cast<float*>(packed_keys), static_cast<float*>(packed_values));
   });
 }
 
@@ -822,7 +812,8 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   parallel_each(team_, shares && many.empty() ? 0 : std::ssize(heads), [&](int thread, std::int64_t i) {
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
-      HWY_DYNAMIC_DISPATCH(pack_head)(head.cache, head.total, head.packed_keys, head.packed_values);
+      HWY_DYNAMIC_DISPATCH(pack_head)
+      (head.cache, head.total, head.packed_keys, head.packed_values);
       return;
     }
     const Head& next = heads[static_cast<std::size_t>((i + threads) % std::ssize(heads))];

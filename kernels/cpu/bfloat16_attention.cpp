@@ -18,6 +18,11 @@ namespace staircase::bfloat16 {
 namespace {
 
 constexpr int kLanes = 16;
+constexpr std::int64_t kLineBytes = 64;
+constexpr __mmask16 kAllLanes = 0xFFFF;
+
+/// 32 numbers of bfloat16.
+using Halves = std::uint16_t __attribute__((vector_size(64)));
 
 /// Features of a key or a value per vector.
 constexpr std::int64_t kFeatures = 32;
@@ -29,10 +34,11 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return divide_up(n, step) * step;
 }
 
-/// Loads the first `count` of 32 elements; the others become 0.
-STAIRCASE_TARGET inline __m512bh load_features(const std::uint16_t* values, std::int64_t count) {
-  if (count >= kFeatures) return (__m512bh)_mm512_loadu_si512(values);
-  return (__m512bh)_mm512_maskz_loadu_epi16((1u << count) - 1, values);
+/// 32 features of a head, which is a key or a value, from feature i on. Past the head they are 0.
+STAIRCASE_TARGET inline Halves load_features(const std::uint16_t* head, std::int64_t head_size,
+                                             std::int64_t i) {
+  if (i + kFeatures <= head_size) return (Halves)_mm512_loadu_si512(head + i);
+  return (Halves)_mm512_maskz_loadu_epi16((1u << (head_size - i)) - 1, head + i);
 }
 
 /// Copies two neighbouring values into every lane.
@@ -71,7 +77,6 @@ STAIRCASE_TARGET inline __m512 sums_of_lanes(__m512* vectors) {
 
 /// Interleaves two rows, neighbours along the depth, into pairs. From each eight columns, first_columns takes
 /// the first four, and last_columns the other four.
-using Halves = std::uint16_t __attribute__((vector_size(64)));
 STAIRCASE_TARGET inline __m512bh first_columns(Halves a, Halves b) {
   return (__m512bh)__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
                                            48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
@@ -79,6 +84,97 @@ STAIRCASE_TARGET inline __m512bh first_columns(Halves a, Halves b) {
 STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
   return (__m512bh)__builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47,
                                            20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
+}
+
+// ── Keys and values of an int8 or int4 cache ──
+
+/// Whether keys or values of this type become bfloat16 before they are multiplied.
+template <typename T>
+constexpr bool kUnpacks = !std::is_same_v<T, std::uint16_t>;
+
+/// Whether keys and values of this type have a scale at each position, after their features.
+template <typename T>
+constexpr bool kHasScales = std::is_same_v<T, std::int8_t>;
+
+inline float scale_after(const std::int8_t* features, std::int64_t head_size) {
+  float scale;
+  std::memcpy(&scale, features + head_size, sizeof scale);
+  return scale;
+}
+
+/// 16 numbers that are `step` bytes apart. Past the first `count`, the last of these is repeated.
+STAIRCASE_TARGET inline __m512 gathered(const void* first, std::int64_t step, std::int64_t count = kLanes) {
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                last = _mm512_set1_epi32(static_cast<int>(count - 1));
+  const __m512i places = _mm512_mullo_epi32(_mm512_maskz_min_epi32(kAllLanes, lane, last),
+                                            _mm512_set1_epi32(static_cast<int>(step)));
+  return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), kAllLanes, places, first, 1);
+}
+
+/// Neighbouring keys or values of a head as bfloat16: [count, size].
+struct Rows {
+  const std::uint16_t* values;
+  std::int64_t size;
+};
+
+using Int32s = std::int32_t __attribute__((vector_size(64)));
+
+/// Widens 16 bytes to integers. Without a mask, GCC 12 warns about an uninitialized vector in its own
+/// intrinsics.
+STAIRCASE_TARGET inline Int32s int_lanes(const std::int8_t* bytes) {
+  return (Int32s)_mm512_maskz_cvtepi8_epi32(kAllLanes,
+                                            _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+STAIRCASE_TARGET inline Int32s int_lanes(const std::uint8_t* bytes) {
+  return (Int32s)_mm512_maskz_cvtepu8_epi32(kAllLanes,
+                                            _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+STAIRCASE_TARGET inline __m512 float_lanes(Int32s integers) {
+  return __builtin_convertvector(integers, __m512);
+}
+
+/// 32 features of an int8 head from feature i on, without their scale; past the head they are 0. An integer
+/// of 8 bits is exact in bfloat16: the upper half of its float32.
+STAIRCASE_TARGET inline Halves load_features(const std::int8_t* head, std::int64_t head_size,
+                                             std::int64_t i) {
+  const __m512 low = float_lanes(int_lanes(head + i)),
+               high = i + kLanes < head_size ? float_lanes(int_lanes(head + i + kLanes)) : __m512{};
+  return __builtin_shufflevector((Halves)low, (Halves)high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27,
+                                 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
+}
+
+/// 32 features of an int4 head: least + level · step, rounded. A byte holds levels of features 16 apart, and
+/// a group's ends are 8 of these bytes' (KeysValues in device.h).
+STAIRCASE_TARGET inline Halves load_features(const Int4Byte* head, std::int64_t head_size, std::int64_t i) {
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(head);
+  const Int32s pairs = int_lanes(bytes + i / 2);
+  std::int32_t first, second;
+  const std::uint8_t* const stored = bytes + head_size / 2 + i / kInt4CacheGroup * std::int64_t{sizeof first};
+  std::memcpy(&first, stored, sizeof first);
+  std::memcpy(&second, stored + sizeof first, sizeof second);
+  const auto ends = (Int32s)_mm512_mask_set1_epi32(_mm512_set1_epi32(first), 0xFF00, second);
+  const auto least = (__m512)(ends << 16), step = (__m512)(ends & -0x10000);
+  const __m512 low = float_lanes(pairs & 15), high = float_lanes(pairs >> 4);
+  return (Halves)_mm512_cvtne2ps_pbh(_mm512_fmadd_ps(high, step, least), _mm512_fmadd_ps(low, step, least));
+}
+
+/// These features, from a multiple of 32 on, of up to 16 keys or values from `kept` on. What the cache does
+/// not hold as bfloat16 is unpacked to `memory` [count, width], where features past the head are 0, and as
+/// many positions are prefetched from `ahead`.
+template <typename T>
+STAIRCASE_TARGET Rows as_halves(const Runs<T>& runs, const T* kept, std::int64_t count, IndexRange features,
+                                const T* ahead, std::uint16_t* memory) {
+  if constexpr (kUnpacks<T>) {
+    const std::int64_t head_size = runs.head_size, step = runs.step, width = round_up(head_size, kFeatures);
+    for (std::int64_t p = 0, line = 0; p < count; ++p) {
+      for (; line < (p + 1) * step; line += kLineBytes) _mm_prefetch(ahead + line, _MM_HINT_T1);
+      for (std::int64_t i = features.first; i < features.last; i += kFeatures)
+        _mm512_storeu_si512(memory + p * width + i, (__m512i)load_features(kept + p * step, head_size, i));
+    }
+    return {memory, width};
+  } else {
+    return {kept, runs.head_size};
+  }
 }
 
 // ── Unpacked keys and values ──
@@ -98,7 +194,7 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
     for (auto& c : chain) c = _mm512_setzero_ps();
     for (std::int64_t i = 0; i < head_size; i += kFeatures) {
       _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T1);
-      const __m512bh part = load_features(key + i, head_size - i);
+      const auto part = (__m512bh)load_features(key, head_size, i);
 #pragma GCC unroll 8
       for (int q = 0; q < kRows; ++q) {
         const auto query = (__m512bh)_mm512_loadu_si512(queries + q * width + i);
@@ -169,12 +265,12 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
     __m512bh first_half[kParts], last_half[kParts];
 #pragma GCC unroll 2
     for (int i = 0; i < kParts; ++i) {
-      const std::int64_t feature = first + i * kFeatures, left = head_size - feature;
-      const std::uint16_t* const value = values + p * head_size + feature;
+      const std::int64_t feature = first + i * kFeatures;
+      const std::uint16_t* const value = values + p * head_size;
       _mm_prefetch(ahead + p * head_size + feature, _MM_HINT_T1);
       _mm_prefetch(ahead + (p + 1) * head_size + feature, _MM_HINT_T1);
-      const auto even = (Halves)load_features(value, left);
-      const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, left) : Halves{};
+      const Halves even = load_features(value, head_size, feature),
+                   odd = p + 1 < count ? load_features(value + head_size, head_size, feature) : Halves{};
       first_half[i] = first_columns(even, odd);
       last_half[i] = last_columns(even, odd);
     }
@@ -253,12 +349,13 @@ STAIRCASE_TARGET void multiply_packed_keys(const std::uint16_t* queries, const s
 
 /// Packs up to 16 keys into a panel. Pairs of features are 32-bit elements, and squares of 16 by 16 are
 /// transposed.
-STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, std::int64_t head_size,
+template <typename T>
+STAIRCASE_TARGET void pack_keys(const Runs<T>& runs, const T* keys, std::int64_t count,
                                 std::uint16_t* panel) {
-  for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+  for (std::int64_t i = 0; i < runs.head_size; i += kFeatures) {
     std::uint32_t square[kPositions][kLanes];
     for (std::int64_t p = 0; p < count; ++p) {
-      _mm512_storeu_si512(square[p], (__m512i)load_features(keys + p * head_size + i, head_size - i));
+      _mm512_storeu_si512(square[p], (__m512i)load_features(keys + p * runs.step, runs.head_size, i));
     }
     for (std::int64_t pair = 0; pair < kLanes; ++pair) {
       std::uint16_t* const to = panel + (i + pair * kPair) * kPanel;
@@ -269,19 +366,21 @@ STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, s
   }
 }
 
-/// Packs these features of up to 16 values into panels of panel_size elements. In each group of 32 features,
-/// first_columns come first. As many features are prefetched from `ahead`.
-STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
-                                  IndexRange features, const std::uint16_t* ahead, std::int64_t panel_size,
-                                  std::uint16_t* panels) {
+/// Packs these features of up to 16 values, which are `step` elements apart, into panels of panel_size
+/// elements. In each group of 32 features, first_columns come first. As many features are prefetched from
+/// `ahead`.
+template <typename T>
+STAIRCASE_TARGET void pack_values(const T* values, std::int64_t count, std::int64_t head_size,
+                                  std::int64_t step, IndexRange features, const T* ahead,
+                                  std::int64_t panel_size, std::uint16_t* panels) {
   for (std::int64_t i = features.first; i < features.last; i += kFeatures) {
     std::uint16_t* const panel = panels + i / kPanel * panel_size + i % kPanel * kPair;
     for (std::int64_t p = 0; p < count; p += kPair) {
-      const std::uint16_t* const value = values + p * head_size + i;
-      _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T1);
-      _mm_prefetch(ahead + (p + 1) * head_size + i, _MM_HINT_T1);
-      const auto even = (Halves)load_features(value, head_size - i);
-      const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, head_size - i) : Halves{};
+      const T* const value = values + p * step;
+      _mm_prefetch(ahead + p * step + i, _MM_HINT_T1);
+      _mm_prefetch(ahead + (p + 1) * step + i, _MM_HINT_T1);
+      const Halves even = load_features(value, head_size, i),
+                   odd = p + 1 < count ? load_features(value + step, head_size, i) : Halves{};
       std::uint16_t* const to = panel + p * kPanel;
       _mm512_storeu_si512(to, (__m512i)first_columns(even, odd));
       _mm512_storeu_si512(to + kFeatures, (__m512i)last_columns(even, odd));
@@ -329,16 +428,17 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
   return lanes[0];
 }
 
-/// weights[i] = exp(scale (scores[i] - the largest)) for first ≤ i < count, rounded. All other weights, up to
-/// `total` rounded up to a multiple of 32, are 0. Returns 1 / the sum of the weights before rounding.
+/// store(i, weights of the positions i .. i + 15, of the 16 after them), for every 32 positions up to
+/// `total`. A weight is exp(scale (scores[i] - the largest)) for first ≤ i < count, and 0 for all other i.
+/// Returns 1 / the sum of the weights.
+template <typename Store>
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t first, std::int64_t count,
-                               std::int64_t total, std::uint16_t* weights) {
+                               std::int64_t total, const Store& store) {
   const auto lanes_below = [](std::int64_t lane) {
     return ~(~0u << std::clamp<std::int64_t>(lane, 0, kLanes));
   };
-  constexpr __mmask16 kAll = 0xFFFF;
   const auto seen_of = [=](std::int64_t i) {
-    if (first <= i && i + kLanes <= count) return kAll;  // most vectors
+    if (first <= i && i + kLanes <= count) return kAllLanes;  // most vectors
     return static_cast<__mmask16>(lanes_below(count - i) & ~lanes_below(first - i));
   };
   // Four vectors at a time, so that none waits for the one before it: a row has room for whole panels.
@@ -353,7 +453,7 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t fi
       most[v] = _mm512_mask_max_ps(most[v], seen_of(place), most[v], _mm512_loadu_ps(scores + place));
     }
   }
-  for (const __m512 m : most) most[0] = _mm512_mask_max_ps(most[0], kAll, most[0], m);
+  for (const __m512 m : most) most[0] = _mm512_mask_max_ps(most[0], kAllLanes, most[0], m);
   const __m512 largest =
       _mm512_set1_ps(combine_lanes(most[0], [](float a, float b) { return std::max(a, b); }));
   const __m512 factor = _mm512_set1_ps(scale * 1.44269504f);  // log2 e
@@ -364,9 +464,23 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t fi
   for (std::int64_t i = 0; i < total; i += kFeatures) {
     const __m512 low = weigh(i), high = weigh(i + kLanes);
     sum += low + high;
-    _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    store(i, low, high);
   }
   return 1.0f / combine_lanes(sum, std::plus());
+}
+
+/// Rounds 32 values to bfloat16.
+STAIRCASE_TARGET inline void store_rounded(__m512 low, __m512 high, std::uint16_t* rounded) {
+  _mm512_storeu_si512(rounded, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/// rounded[i] = weights[i] · scales[i] for `count` weights, a multiple of 32.
+STAIRCASE_TARGET void round_scaled(const float* weights, const float* scales, std::int64_t count,
+                                   std::uint16_t* rounded) {
+  for (std::int64_t i = 0; i < count; i += kFeatures) {
+    store_rounded(_mm512_loadu_ps(weights + i) * _mm512_loadu_ps(scales + i),
+                  _mm512_loadu_ps(weights + i + kLanes) * _mm512_loadu_ps(scales + i + kLanes), rounded + i);
+  }
 }
 
 /// out[i] = sums[i] · factor in the order of the features; first_columns come first in each group of 32 sums.
@@ -410,10 +524,37 @@ void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& 
   }
 }
 
-/// Computes a query's weights from its scores. Returns 1 / their sum.
-float weigh(const QueryTile& tile, std::int64_t head_size, std::int64_t row, const Memory& memory) {
+/// Computes a query's weights from its scores. Returns 1 / their sum. `store` is as in softmax.
+template <typename Store>
+STAIRCASE_TARGET float weigh(const QueryTile& tile, std::int64_t head_size, std::int64_t row,
+                             const Memory& memory, const Store& store) {
   return softmax(memory.scores + row * memory.stride, 1.0f / std::sqrt(static_cast<float>(head_size)),
-                 tile.first_seen(row), tile.seen_by(row), tile.seen(), memory.weights + row * memory.stride);
+                 tile.first_seen(row), tile.seen_by(row), tile.seen(), store);
+}
+
+/// weigh, rounded. If values have `scales`, these multiply their weights first.
+STAIRCASE_TARGET float weigh_rounded(const QueryTile& tile, std::int64_t head_size, std::int64_t row,
+                                     const Memory& memory, const float* scales = nullptr) {
+  std::uint16_t* const weights = memory.weights + row * memory.stride;
+  if (scales == nullptr) {
+    return weigh(tile, head_size, row, memory, [=](std::int64_t i, __m512 low, __m512 high) STAIRCASE_TARGET {
+      store_rounded(low, high, weights + i);
+    });
+  }
+  return weigh(tile, head_size, row, memory, [=](std::int64_t i, __m512 low, __m512 high) STAIRCASE_TARGET {
+    store_rounded(low * _mm512_loadu_ps(scales + i), high * _mm512_loadu_ps(scales + i + kLanes),
+                  weights + i);
+  });
+}
+
+/// weigh, in place of the scores: products with scales are rounded later.
+STAIRCASE_TARGET float weigh_exactly(const QueryTile& tile, std::int64_t head_size, std::int64_t row,
+                                     const Memory& memory) {
+  float* const weights = memory.scores + row * memory.stride;
+  return weigh(tile, head_size, row, memory, [=](std::int64_t i, __m512 low, __m512 high) STAIRCASE_TARGET {
+    _mm512_storeu_ps(weights + i, low);
+    _mm512_storeu_ps(weights + i + kLanes, high);
+  });
 }
 
 template <int... kLess>
@@ -445,26 +586,26 @@ void each_sixteen(IndexRange positions, const Work& work, std::int64_t together 
 
 /// Where to prefetch while position p is processed: some positions later. All keys come first, then all
 /// values, then the next head's keys.
+template <typename T>
 class Ahead {
  public:
-  Ahead(const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next, std::int64_t total)
+  Ahead(const Runs<T>& runs, const Runs<T>& next, std::int64_t total)
       : runs_(runs),
         next_(next),
         total_(total),
-        distance_(
-            round_up(kBytesFarAhead / (runs.head_size * std::int64_t{sizeof(std::uint16_t)}), kPositions)) {}
+        distance_(round_up(kBytesFarAhead / (runs.step * std::int64_t{sizeof(T)}), kPositions)) {}
 
-  const std::uint16_t* of_key(std::int64_t p) const { return address(p + distance_); }
-  const std::uint16_t* of_value(std::int64_t p) const { return address(total_ + p + distance_); }
+  const T* of_key(std::int64_t p) const { return address(p + distance_); }
+  const T* of_value(std::int64_t p) const { return address(total_ + p + distance_); }
 
  private:
-  const std::uint16_t* address(std::int64_t p) const {
+  const T* address(std::int64_t p) const {
     if (p < total_) return runs_.key(p);
     if (p < 2 * total_) return runs_.value(p - total_);
     return next_.key(std::min(p - 2 * total_, next_.length - 1));
   }
 
-  const Runs<std::uint16_t>&runs_, &next_;
+  const Runs<T>&runs_, &next_;
   std::int64_t total_, distance_;
 };
 
@@ -482,9 +623,11 @@ void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size,
 
 /// Computes the scores of a few queries as a transposed product: a tile holds 16 keys as the cache stores
 /// them, so only the queries need packing.
-void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
-                               IndexRange positions, const Memory& memory, const Ahead& ahead) {
-  const std::int64_t rows = tile.rows, width = memory.width, head_size = runs.head_size;
+template <typename T>
+STAIRCASE_TARGET void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile,
+                                                const Runs<T>& runs, IndexRange positions,
+                                                const Memory& memory, const Ahead<T>& ahead) {
+  const std::int64_t rows = tile.rows, width = memory.width;
   // The memory of the sums is not in use yet. It holds the queries as [width / 2, rows, 2] and, if keys need
   // padding, 16 keys as [16, width].
   auto* const pairs = reinterpret_cast<std::uint16_t*>(memory.sums);
@@ -494,59 +637,123 @@ void multiply_keys_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, con
       pairs[(i / kPair * rows + q) * kPair + i % kPair] = memory.queries[q * width + i];
     }
   }
-  each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
-    const std::uint16_t *keys = runs.key(first), *next = ahead.of_key(first);
-    std::int64_t stride = head_size;
-    if (count < kPositions || width > head_size) {
+  each_sixteen(positions, [&](std::int64_t first, std::int64_t count) STAIRCASE_TARGET {
+    const T *const kept = runs.key(first), *next = ahead.of_key(first);
+    // The queries have been copied, so their memory is free.
+    Rows keys = as_halves(runs, kept, count, {0, runs.head_size}, next, memory.queries);
+    if (count < kPositions || width > keys.size) {
       std::fill_n(padded, kPositions * width, 0);
       for (std::int64_t p = 0; p < count; ++p)
-        std::copy_n(keys + p * head_size, head_size, padded + p * width);
-      keys = padded;
-      stride = width;
+        std::copy_n(keys.values + p * keys.size, keys.size, padded + p * width);
+      keys = {padded, width};
     }
     alignas(64) float products[kPositions * kMostQueries];
-    matrices.multiply_narrow(keys, stride, pairs, rows, width, products);
-    // Memory can wait for a few lines at a time, so prefetches are spread over this loop.
-    for (std::int64_t p = 0; p < kPositions; ++p, next += head_size) {
-      for (std::int64_t i = 0; i < head_size; i += kFeatures) _mm_prefetch(next + i, _MM_HINT_T1);
-      for (std::int64_t q = 0; q < rows; ++q)
-        memory.scores[q * memory.stride + first + p] = products[p * rows + q];
+    matrices.multiply_narrow(keys.values, keys.size, pairs, rows, width, products);
+    if constexpr (!kUnpacks<T>) {
+      for (std::int64_t i = 0; i < kPositions * runs.head_size; i += kFeatures)
+        _mm_prefetch(next + i, _MM_HINT_T1);
+    }
+    __m512 scales = _mm512_set1_ps(1.0f);
+    if constexpr (kHasScales<T>) scales = gathered(kept + runs.head_size, runs.step, count);
+    for (std::int64_t q = 0; q < rows; ++q) {
+      const __m512 column = gathered(products + q, rows * std::int64_t{sizeof(float)});
+      _mm512_storeu_ps(memory.scores + q * memory.stride + first, column * scales);
     }
   });
 }
 
 /// sums = the weighted sums of these features of the values for a few queries.
-void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
-                            IndexRange features, const Memory& memory, const Ahead& ahead) {
+template <typename T>
+void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<T>& runs,
+                            IndexRange features, const Memory& memory, const Ahead<T>& ahead) {
   constexpr std::int64_t kPanelSize = kPiece * kPanel;
   const std::int64_t total = tile.seen(), width = memory.width;
+  // Threads share the weights, so each rounds the products with the scales into memory of its own.
+  alignas(64) std::uint16_t scaled[kHasScales<T> ? kMostQueries * kPiece : 1];
+  alignas(64) float scales[kHasScales<T> ? kPiece : 1] = {};
   for (std::int64_t first = 0; first < total; first += kPiece) {
     const std::int64_t count = std::min(kPiece, total - first);
     each_sixteen({0, count}, [&](std::int64_t p, std::int64_t some) {
-      pack_values(runs.value(first + p), some, runs.head_size, features, ahead.of_value(first + p),
-                  kPanelSize, memory.piece + p * kPanel);
+      const T *const kept = runs.value(first + p), *const next = ahead.of_value(first + p);
+      // To unpack straight into the panels takes longer (measured).
+      const Rows values = as_halves(runs, kept, some, features, next, memory.queries);
+      const std::uint16_t* after = values.values;
+      if constexpr (!kUnpacks<T>) after = next;
+      pack_values(values.values, some, values.size, values.size, features, after, kPanelSize,
+                  memory.piece + p * kPanel);
+      if constexpr (kHasScales<T>) {
+        for (std::int64_t i = 0; i < some; ++i)
+          scales[p + i] = scale_after(kept + i * runs.step, runs.head_size);
+      }
     });
     pad_values(count, width, kPanelSize, memory.piece);
+    const std::uint16_t* weights = memory.weights + first;
+    std::int64_t weight_stride = memory.stride;
+    if constexpr (kHasScales<T>) {
+      for (std::int64_t q = 0; q < tile.rows; ++q) {
+        round_scaled(memory.scores + q * memory.stride + first, scales, round_up(count, kFeatures),
+                     scaled + q * kPiece);
+      }
+      weights = scaled;
+      weight_stride = kPiece;
+    }
     for (std::int64_t i = features.first; i < features.last; i = (i / kPanel + 1) * kPanel) {
       const std::uint16_t* const panel = memory.piece + i / kPanel * kPanelSize + i % kPanel * kPair;
       const std::int64_t columns = std::min(kPanel - i % kPanel, round_up(features.last, kFeatures) - i);
-      matrices.multiply(memory.weights + first, memory.stride, tile.rows, panel, columns,
-                        round_up(count, kFeatures), memory.sums + i, width, first > 0);
+      matrices.multiply(weights, weight_stride, tile.rows, panel, columns, round_up(count, kFeatures),
+                        memory.sums + i, width, first > 0);
     }
   }
 }
 
-void multiply_packed_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Memory& memory,
-                                 const std::uint16_t* packed_keys) {
+/// `scales` [round_up(total, 64)] or nullptr: they multiply the scores.
+STAIRCASE_TARGET void multiply_packed_by_matrices(AmxBFloat16& matrices, const QueryTile& tile,
+                                                  const Memory& memory, const std::uint16_t* packed_keys,
+                                                  const float* scales) {
   const std::int64_t seen = tile.seen(), width = memory.width;
   for (std::int64_t p = 0; p < seen; p += kPanel) {
-    matrices.multiply(memory.queries, width, tile.rows, packed_keys + p * width,
-                      std::min(kPanel, round_up(seen - p, kHalfPanel)), width, memory.scores + p,
-                      memory.stride);
+    const std::int64_t columns = std::min(kPanel, round_up(seen - p, kHalfPanel));
+    matrices.multiply(memory.queries, width, tile.rows, packed_keys + p * width, columns, width,
+                      memory.scores + p, memory.stride);
+    for (std::int64_t q = 0; q < tile.rows && scales != nullptr; ++q) {
+      float* const scores = memory.scores + q * memory.stride + p;
+      for (std::int64_t i = 0; i < columns; i += kLanes)
+        _mm512_storeu_ps(scores + i, _mm512_loadu_ps(scores + i) * _mm512_loadu_ps(scales + p + i));
+    }
   }
 }
 
+/// Calls run(runs) with the head's keys and values as Runs of their type.
+template <typename Run>
+auto with_runs(const HeadOfCache& head, const Run& run) {
+  switch (head.keys_values.keys.dtype()) {
+    case DType::kInt8:
+      return run(Runs<std::int8_t>(head));
+    case DType::kInt4:
+      return run(Runs<Int4Byte>(head));
+    default:
+      return run(Runs<std::uint16_t>(head));
+  }
+}
+
+bool has_scales(const HeadOfCache& head) {
+  return head.keys_values.keys.dtype() == DType::kInt8;
+}
+
+/// Where the scales of packed keys and values are: after them.
+float* scales_of_keys(std::uint16_t* packed_keys, std::int64_t width, std::int64_t total) {
+  return reinterpret_cast<float*>(packed_keys + width * round_up(total, kPanel));
+}
+float* scales_of_values(std::uint16_t* packed_values, std::int64_t width, std::int64_t total) {
+  return reinterpret_cast<float*>(packed_values + round_up(width, kPanel) * round_up(total, kPanel));
+}
+
 }  // namespace
+
+bool multiplies(DType dtype) {
+  if (dtype == DType::kBFloat16) return has_bfloat16_tile();
+  return (dtype == DType::kInt8 || dtype == DType::kInt4) && has_amx_bfloat16(kFeatures);
+}
 
 std::int64_t packed_queries() {
   return has_amx_bfloat16(kFeatures) ? kMatrixRows : kTileQueries;
@@ -561,80 +768,107 @@ std::int64_t scratch_floats(std::int64_t head_size) {
   return Memory::most_rows() * width * 3 / 2 + kPiece * round_up(width, kPanel) / 2;
 }
 
-void score_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, IndexRange positions,
-                    float* scores, float* scratch) {
-  const Memory memory(tile, runs.head_size, scores, scratch);
-  const Ahead ahead(runs, runs, tile.seen());
-  round_queries(tile, runs.head_size, memory);
-  if (has_amx_bfloat16(kFeatures)) {
-    AmxBFloat16 matrices;
-    multiply_keys_by_matrices(matrices, tile, runs, positions, memory, ahead);
-    return;
-  }
-  const auto multiply = kMultiplyKeys[static_cast<std::size_t>(tile.rows - 1)];
-  each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
-    multiply(memory.queries, runs.key(first), count, runs.head_size, ahead.of_key(first), memory.stride,
-             memory.scores + first);
+void score_in_place(const QueryTile& tile, const HeadOfCache& head, IndexRange positions, float* scores,
+                    float* scratch) {
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) {
+    const Memory memory(tile, runs.head_size, scores, scratch);
+    const Ahead ahead(runs, runs, tile.seen());
+    round_queries(tile, runs.head_size, memory);
+    if (has_amx_bfloat16(kFeatures)) {
+      AmxBFloat16 matrices;
+      multiply_keys_by_matrices(matrices, tile, runs, positions, memory, ahead);
+      return;
+    }
+    if constexpr (!kUnpacks<T>) {
+      const auto multiply = kMultiplyKeys[static_cast<std::size_t>(tile.rows - 1)];
+      each_sixteen(positions, [&](std::int64_t first, std::int64_t count) {
+        multiply(memory.queries, runs.key(first), count, runs.head_size, ahead.of_key(first), memory.stride,
+                 memory.scores + first);
+      });
+    }
   });
 }
 
-float weigh_in_place(const QueryTile& tile, std::int64_t head_size, std::int64_t row, float* scores) {
-  return weigh(tile, head_size, row, Memory(tile, head_size, scores, nullptr));
+float weigh_in_place(const QueryTile& tile, const HeadOfCache& head, std::int64_t row, float* scores) {
+  const std::int64_t head_size = head.keys_values.head_size();
+  const Memory memory(tile, head_size, scores, nullptr);
+  return has_scales(head) ? weigh_exactly(tile, head_size, row, memory)
+                          : weigh_rounded(tile, head_size, row, memory);
 }
 
-void add_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
+void add_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
                   IndexRange features, const float* inverse_sums, float* scores, float* scratch, float* out) {
-  const std::int64_t total = tile.seen();
-  const Memory memory(tile, runs.head_size, scores, scratch);
-  const Ahead ahead(runs, next, total);
-  if (has_amx_bfloat16(kFeatures)) {
-    AmxBFloat16 matrices;
-    add_values_by_matrices(matrices, tile, runs, features, memory, ahead);
-  } else {
-    const auto add = kAddValues[static_cast<std::size_t>(tile.rows - 1)];
-    std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
-    // If the positions of a row are adjacent, the sums stay in registers for more positions at a time.
-    const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
-    each_sixteen(
-        {0, total},
-        [&](std::int64_t first, std::int64_t count) {
-          add(memory.weights + first, memory.stride, runs.value(first), count, runs.head_size, features,
-              ahead.of_value(first), memory.sums);
-        },
-        together);
-  }
-  for (std::int64_t q = 0; q < tile.rows; ++q) {
-    store_features(memory.sums + q * memory.width + features.first, features.last - features.first,
-                   inverse_sums[q], out + q * runs.head_size + features.first);
-  }
-}
-
-void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
-          std::uint16_t* packed_values) {
-  const std::int64_t width = round_up(runs.head_size, kFeatures),
-                     panel_size = round_up(total, kFeatures) * kPanel;
-  each_sixteen({0, total}, [&](std::int64_t first, std::int64_t count) {
-    pack_keys(runs.key(first), count, runs.head_size,
-              packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
-    pack_values(runs.value(first), count, runs.head_size, {0, runs.head_size}, runs.value(first), panel_size,
-                packed_values + first * kPanel);
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) {
+    const std::int64_t total = tile.seen();
+    const Memory memory(tile, runs.head_size, scores, scratch);
+    const Runs<T> next_runs(next);
+    const Ahead ahead(runs, next_runs, total);
+    if (has_amx_bfloat16(kFeatures)) {
+      AmxBFloat16 matrices;
+      add_values_by_matrices(matrices, tile, runs, features, memory, ahead);
+    } else if constexpr (!kUnpacks<T>) {
+      const auto add = kAddValues[static_cast<std::size_t>(tile.rows - 1)];
+      std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
+      // If the positions of a row are adjacent, the sums stay in registers for more positions at a time.
+      const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
+      each_sixteen(
+          {0, total},
+          [&](std::int64_t first, std::int64_t count) {
+            add(memory.weights + first, memory.stride, runs.value(first), count, runs.head_size, features,
+                ahead.of_value(first), memory.sums);
+          },
+          together);
+    }
+    for (std::int64_t q = 0; q < tile.rows; ++q) {
+      store_features(memory.sums + q * memory.width + features.first, features.last - features.first,
+                     inverse_sums[q], out + q * runs.head_size + features.first);
+    }
   });
-  pad_values(total, width, panel_size, packed_values);
 }
 
-void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
-                   const std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped,
-                   float* scores, float* scratch, float* out) {
+void pack(const HeadOfCache& head, std::int64_t total, std::uint16_t* packed_keys,
+          std::uint16_t* packed_values) {
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) {
+    const std::int64_t width = round_up(runs.head_size, kFeatures),
+                       panel_size = round_up(total, kFeatures) * kPanel;
+    each_sixteen({0, total}, [&](std::int64_t first, std::int64_t count) {
+      const T *const keys = runs.key(first), *const values = runs.value(first);
+      pack_keys(runs, keys, count, packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
+      pack_values(values, count, runs.head_size, runs.step, {0, runs.head_size}, values, panel_size,
+                  packed_values + first * kPanel);
+    });
+    pad_values(total, width, panel_size, packed_values);
+    if constexpr (kHasScales<T>) {
+      float* const of_keys = scales_of_keys(packed_keys, width, total);
+      float* const of_values = scales_of_values(packed_values, width, total);
+      for (std::int64_t p = 0; p < round_up(total, kPanel); ++p) {
+        of_keys[p] = p < total ? scale_after(runs.key(p), runs.head_size) : 0.0f;
+        of_values[p] = p < total ? scale_after(runs.value(p), runs.head_size) : 0.0f;
+      }
+    }
+  });
+}
+
+void attend_packed(const QueryTile& tile, const HeadOfCache& head, std::uint16_t* packed_keys,
+                   std::uint16_t* packed_values, std::int64_t total, std::int64_t skipped, float* scores,
+                   float* scratch, float* out) {
+  const std::int64_t head_size = head.keys_values.head_size();
   const Memory memory(tile, head_size, scores, scratch);
+  const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
+  const float *key_scales = nullptr, *value_scales = nullptr;
+  if (has_scales(head)) {
+    key_scales = scales_of_keys(packed_keys, memory.width, total) + skipped;
+    value_scales = scales_of_values(packed_values, memory.width, total) + skipped;
+  }
   packed_keys += skipped * memory.width;
   packed_values += skipped * kPanel;
-  const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
   round_queries(tile, head_size, memory);
   if (has_amx_bfloat16(kFeatures)) {
     AmxBFloat16 matrices;
     float inverse_sums[kMatrixRows] = {};
-    multiply_packed_by_matrices(matrices, tile, memory, packed_keys);
-    for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh(tile, head_size, q, memory);
+    multiply_packed_by_matrices(matrices, tile, memory, packed_keys, key_scales);
+    for (std::int64_t q = 0; q < tile.rows; ++q)
+      inverse_sums[q] = weigh_rounded(tile, head_size, q, memory, value_scales);
     for (std::int64_t i = 0; i < memory.width; i += kPanel) {
       matrices.multiply(memory.weights, memory.stride, tile.rows, packed_values + i * panel_depth,
                         std::min(kPanel, memory.width - i), round_up(seen, kFeatures), memory.sums + i,
@@ -648,7 +882,7 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
   kMultiplyPackedKeys[static_cast<std::size_t>(tile.rows - 1)](memory.queries, packed_keys, seen,
                                                                memory.width, memory.stride, memory.scores);
   float inverse_sums[kMostQueries] = {};
-  for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh(tile, head_size, q, memory);
+  for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh_rounded(tile, head_size, q, memory);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kTileQueries * kPanel] = {};
     bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
@@ -667,6 +901,9 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
 
 namespace staircase::bfloat16 {
 
+bool multiplies(DType) {
+  return false;
+}
 std::int64_t packed_queries() {
   return kTileQueries;
 }
@@ -676,14 +913,14 @@ std::int64_t score_floats(std::int64_t, std::int64_t) {
 std::int64_t scratch_floats(std::int64_t) {
   return 0;
 }
-void score_in_place(const QueryTile&, const Runs<std::uint16_t>&, IndexRange, float*, float*) {}
-float weigh_in_place(const QueryTile&, std::int64_t, std::int64_t, float*) {
+void score_in_place(const QueryTile&, const HeadOfCache&, IndexRange, float*, float*) {}
+float weigh_in_place(const QueryTile&, const HeadOfCache&, std::int64_t, float*) {
   return 0.0f;
 }
-void add_in_place(const QueryTile&, const Runs<std::uint16_t>&, const Runs<std::uint16_t>&, IndexRange,
-                  const float*, float*, float*, float*) {}
-void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
-void attend_packed(const QueryTile&, std::int64_t, const std::uint16_t*, const std::uint16_t*, std::int64_t,
+void add_in_place(const QueryTile&, const HeadOfCache&, const HeadOfCache&, IndexRange, const float*, float*,
+                  float*, float*) {}
+void pack(const HeadOfCache&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
+void attend_packed(const QueryTile&, const HeadOfCache&, std::uint16_t*, std::uint16_t*, std::int64_t,
                    std::int64_t, float*, float*, float*) {}
 
 }  // namespace staircase::bfloat16

@@ -102,6 +102,9 @@ inline const std::int32_t* blocks_of(const KeysValues& keys_values, const std::i
   return blocks.size() == 0 ? &row : blocks.data<std::int32_t>() + row * blocks.dim(1);
 }
 
+/// A byte of a head in an int4 cache (KeysValues in device.h).
+enum class Int4Byte : std::uint8_t {};
+
 /// The keys and values of one head of one sequence, from position `first` on. In a paged cache, `first` is
 /// the first position of a block.
 struct HeadOfCache {

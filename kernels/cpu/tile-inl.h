@@ -89,9 +89,6 @@ HWY_INLINE hn::Vec<Floats> load_wide(const std::int8_t* values) {
   return hn::ConvertTo(Floats(), hn::PromoteTo(ints, hn::LoadU(hn::Rebind<std::int8_t, Floats>(), values)));
 }
 
-/// A byte of a head in an int4 cache (KeysValues in device.h).
-enum class Int4Byte : std::uint8_t {};
-
 /// Loads a vector of a head's features from feature i on, of the key or the value at one position. In int8
 /// the scale is not applied.
 template <typename T>

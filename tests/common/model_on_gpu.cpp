@@ -13,6 +13,7 @@
 #include "common/model/safetensors.h"
 #include "common/model/weight_matrices.h"
 #include "tests/compare.h"
+#include "tests/least_vectors.h"
 #include "tests/test_device.h"
 
 namespace staircase {
@@ -120,6 +121,7 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
 TEST_CASE("on a GPU a cache may have 16, 8 or 4 bits beside weights of 32, and gives the CPU's logits" *
           doctest::skip(kNoGpu)) {
   const std::vector<int> text{321, 11, 5, 400, 77};
+  const LeastVectors vectors;
   Model on_gpu = tales_on_gpu(DType::kFloat32, kWithoutReference),
         on_cpu = Model::load(kSource / kWithoutReference, make_cpu_device(2));
   for (const DType dtype : cache_dtypes()) {

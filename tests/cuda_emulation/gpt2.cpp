@@ -20,6 +20,7 @@
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/error_message.h"
+#include "tests/least_vectors.h"
 #include "tests/same_logits.h"
 #include "tests/temporary_folder.h"
 #include "tests/tiny_model.h"
@@ -139,6 +140,7 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
 // graph.
 void check_cache(DType dtype, double tolerance) {
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11, 12, 5, 4, 300, 31, 8};
+  const LeastVectors vectors;
   for (const std::string name : {"tales-1m", "tales-gqa-1m"}) {
     const auto logits = [&](std::shared_ptr<Device> device, bool paged) {
       Model model = Model::load(kSource / "models" / name, std::move(device));

@@ -143,10 +143,13 @@ struct KeptAttention {
     return type.kept(heads, head_size);
   }
 
+  /// Numbers of bfloat16 once they are rotated, since matrix instructions take no others.
   Values queries() const {
     std::size_t count = 0;
     for (const Sequence& s : sequences) count += static_cast<std::size_t>(s.count);
-    return random_values(count * width, 1);
+    const Values drawn = rounded(random_values(count * width, 1), DType::kBFloat16);
+    const naive::Doubles turned = type.rotated({drawn.begin(), drawn.end()}, head_size);
+    return {turned.begin(), turned.end()};
   }
 
   Values run(Device& device, const KeysValues& cache) const {
@@ -189,20 +192,33 @@ struct KeptAttention {
             upload_ints(device, table).reshaped(shape_of(sequences.size(), of_row)), window};
   }
 
-  void check() const {
-    // The cache in float32: what its integers stand for errs there by a rounding.
+  /// From a cache in float32: what its integers stand for errs there by a rounding. With `halves`, int4
+  /// rounds these numbers to bfloat16 first.
+  naive::Doubles wanted(bool halves) const {
     const auto floats = [&](const Bytes& bytes) {
-      const naive::Doubles turned = type.rotated(type.numbers(bytes, head_size), head_size);
+      naive::Doubles numbers = type.numbers(bytes, head_size);
+      for (double& number : numbers) {
+        if (halves && type.dtype == DType::kInt4)
+          number = static_cast<double>(rounded(static_cast<float>(number), DType::kBFloat16));
+      }
+      const naive::Doubles turned = type.rotated(numbers, head_size);
       return Values(turned.begin(), turned.end());
     };
-    const auto want = naive::attention(sequences, queries(), floats(keys), floats(values), capacity, width,
-                                       n_kv_head * group, group, static_cast<std::size_t>(window));
+    return naive::attention(sequences, queries(), floats(keys), floats(values), capacity, width,
+                            n_kv_head * group, group, static_cast<std::size_t>(window));
+  }
+
+  void check() const {
+    const naive::Doubles exact = wanted(false), rounds = wanted(true);
     on_every_device([&](Device& device) {
       INFO(to_string(sequences));
       CAPTURE(head_size);
       CAPTURE(window);
       const Values got = run(device, in_rows(device));
-      CHECK(difference("out", got, want, width, 1e-6) == "");
+      const bool halves = multiplies_halves(device, type.dtype);
+      // The weights are rounded as well.
+      const double within = 1e-6 + (halves ? rounding_error(DType::kBFloat16) : 0.0);
+      CHECK(difference("out", got, halves ? rounds : exact, width, within) == "");
       CHECK(same_bits(got, run(device, in_blocks(device))));
     });
   }

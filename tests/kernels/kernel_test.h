@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/bfloat16_attention.h"
 #include "kernels/cpu/bfloat16_tile.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
@@ -238,6 +239,12 @@ inline double rounding_of_largest(const naive::Doubles& values, DType dtype) {
 inline bool rounds_weights(const Device& device, DType dtype) {
   if (dtype == DType::kFloat32) return false;
   return !has_one_kernel(device) || (dtype == DType::kBFloat16 && has_bfloat16_tile());
+}
+
+/// Whether that processor multiplies keys and values of that type of cache as bfloat16.
+inline bool multiplies_halves(const Device& device, DType dtype) {
+  return has_one_kernel(device) && device.description().find("AVX3") != std::string::npos &&
+         bfloat16::multiplies(dtype);
 }
 
 /// `upload` in any dtype.
