@@ -25,6 +25,7 @@
 #include "tests/compare.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
+#include "tests/least_vectors.h"
 #include "tests/reference_logits.h"
 #include "tests/step.h"
 #include "tests/temporary_folder.h"
@@ -324,6 +325,7 @@ TEST_CASE("ranks keep their heads in 8 or 4 bits, which are those of one process
     logits.push_back(static_cast<float>(cache.use().bytes));
     return logits;
   };
+  const LeastVectors vectors;
   for (const double tolerance : {1e-2, 1e-1}) {  // a rounding may flip
     Model alone = Model::load(folder, make_cpu_device(1));
     Floats want = decoded(alone);

@@ -398,17 +398,21 @@ class Words(unittest.TestCase):
                 #0 0x5584 in staircase::other() /p/05/sampling.h:9""")
         self.assertEqual(running.complaint(heap, "/p/05"),
                          ["crashed: AddressSanitizer found heap-buffer-overflow", "in top_k, sampling.h:31", "called, test.cpp:40"])
-        self.assertEqual(list(running.own_words(heap.encode())), [b"mine\n"])
+        self.assertEqual(running.StandardError().own_lines(heap.encode()), b"mine\n")
         self.assertIn("SIGSEGV", running.complaint(heap.replace("heap-buffer-overflow", "SEGV"), "/p/05")[0])
         self.assertIn("SIGFPE", running.complaint(heap.replace("heap-buffer-overflow", "FPE"), "/p/05")[0])
         undefined = "a\nsampling.h:7:3: runtime error: division by zero\n    #0 0x1 in f(int) /p/05/sampling.h:7:3\n"
         self.assertEqual(running.complaint(undefined, "/p/05"), ["crashed: division by zero", "in f, sampling.h:7"])
-        self.assertEqual(list(running.own_words(undefined.encode())), [b"a\n"])
+        self.assertEqual(running.StandardError().own_lines(undefined.encode()), b"a\n")
         refused = ("one\n/usr/include/c++/12/bits/stl_vector.h:1123: std::vector<_Tp, _Alloc>::reference std::vector<_Tp, "
                    "_Alloc>::operator[](size_type) [with _Tp = int; size_type = long]: Assertion '__n < this->size()' failed.\ntwo\n")
         self.assertEqual(running.complaint(refused, "/p/05"),
                          ["crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so"])
-        self.assertEqual(list(running.own_words(refused.encode())), [b"one\n", b"two\n"])
+        pieces, said = running.StandardError(), b""
+        for i in range(len(refused)):
+            said += pieces.own_lines(refused.encode()[i:i + 1])
+        self.assertEqual(said, b"one\ntwo\n")
+        self.assertEqual(pieces.messages.decode(), refused.split("\n")[1] + "\n")
         refused = "/usr/include/c++/12/bits/charconv.h:55: int __digits(int): Assertion '__base > 1' failed.\n"
         self.assertEqual(running.complaint(refused, "/p/05"),
                          ["crashed: the standard library refuses charconv.h, since base > 1 is not so"])

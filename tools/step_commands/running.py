@@ -165,7 +165,7 @@ class Started:
 
     def __init__(self, program, folder, arguments, sanitize):
         self.folder, self.lines = folder, b""
-        self.begun, self.said, self.reported = b"", bytearray(), False  # of standard error: see pass_on
+        self.said = StandardError()
         self.main = {}  # {process: ticks that its main thread has computed}
         events, write = os.pipe()
         asan = "detect_leaks=0:color=never:handle_segv=2:handle_abort=2:handle_sigfpe=2"  # and not doctest, which has no stack
@@ -238,30 +238,15 @@ class Started:
                     if not chunk:
                         selector.unregister(key.fileobj)
                     elif key.data == "stderr":
-                        self.pass_on(chunk)
+                        sys.stderr.buffer.write(self.said.own_lines(chunk))
+                        sys.stderr.flush()
                     else:
                         *lines, self.lines = (self.lines + chunk).split(b"\n")
                         yield from (line.decode(errors="replace") for line in lines)
 
-    def pass_on(self, chunk):
-        """Prints the learner's own lines, and keeps messages of the library and the sanitizers for `complaint`. It
-        reads each line once, since an endless loop may print millions."""
-        *lines, self.begun = (self.begun + chunk).split(b"\n")
-        if len(self.begun) > 65536:  # a line without an end
-            lines, self.begun = [*lines, self.begun], b""
-        own = []
-        for line in lines:
-            self.reported = self.reported or bool(REPORT.match(line.rstrip()))
-            if self.reported or REFUSAL.search(line.rstrip()):
-                self.said += line + b"\n"
-            else:
-                own.append(line + b"\n")
-        sys.stderr.buffer.write(b"".join(own))
-        sys.stderr.flush()
-
     def complaint(self):
         """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
-        return complaint((self.said + self.begun).decode(errors="replace"), str(self.folder))
+        return complaint((self.said.messages + self.said.begun).decode(errors="replace"), str(self.folder))
 
 
 def stat_of(path):
@@ -274,6 +259,28 @@ def stat_of(path):
 # A sanitizer's report begins; the program ends with it.
 REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")
 REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
+
+
+class StandardError:
+    """What a program writes there, in pieces. Each line is read once, since an endless loop may print millions."""
+
+    def __init__(self):
+        self.messages, self.reported = bytearray(), False  # of the library and the sanitizers
+        self.begun = b""  # a line that has not ended
+
+    def own_lines(self, piece):
+        """The lines that the learner's own code has written."""
+        *lines, self.begun = (self.begun + piece).split(b"\n")
+        if len(self.begun) > 65536:  # it never ends
+            lines, self.begun = [*lines, self.begun], b""
+        own = []
+        for line in lines:
+            self.reported = self.reported or bool(REPORT.match(line.rstrip()))
+            if self.reported or REFUSAL.search(line.rstrip()):
+                self.messages += line + b"\n"
+            else:
+                own.append(line + b"\n")
+        return b"".join(own)
 
 
 def complaint(said, folder):
