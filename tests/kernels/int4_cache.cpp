@@ -245,8 +245,8 @@ TEST_CASE("attention multiplies the levels of an int4 cache, in rows and in bloc
 }
 
 TEST_CASE("attention within a window leaves out earlier positions of an int4 cache") {
-  for (const int count : {1, 20})
-    KeptAttention{kInt4Cache, {{200, count}, {3, 1}}, 2, 2, 32, 256, 33}.check();
+  for (const int count : {1, 20, 150})
+    KeptAttention{kInt4Cache, {{200, count}, {3, 1}}, 2, 2, 32, 384, 33}.check();
 }
 
 TEST_CASE("a token gets the same bits from an int4 cache alone, in parts and in its prompt") {

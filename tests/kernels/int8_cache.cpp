@@ -66,8 +66,8 @@ TEST_CASE("attention multiplies an int8 cache by its scales, in rows and in bloc
 }
 
 TEST_CASE("attention within a window leaves out earlier positions of an int8 cache") {
-  for (const int count : {1, 20})
-    KeptAttention{kInt8Cache, {{200, count}, {3, 1}}, 2, 2, 32, 256, 33}.check();
+  for (const int count : {1, 20, 150})
+    KeptAttention{kInt8Cache, {{200, count}, {3, 1}}, 2, 2, 32, 384, 33}.check();
 }
 
 TEST_CASE("a token gets the same bits from an int8 cache alone, in parts and in its prompt") {
