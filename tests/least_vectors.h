@@ -3,6 +3,8 @@
 
 #include <hwy/targets.h>
 
+#include <cstdint>
+
 namespace staircase {
 
 /// While it lives, the CPU's kernels use neither AVX-512 nor matrix instructions. So attention multiplies
