@@ -20,9 +20,9 @@
 //
 // Keys and values in 16 bits or int8 are widened when they are loaded into a register, which is exact. A
 // key's scale multiplies its score, and a value's scale multiplies its weight: one multiplication instead of
-// head_size. In int4 each vector becomes least + level · step. Processors that multiply bfloat16 do
-// it as in bfloat16_attention.h. An int4 cache holds rotated keys and values (KeysValues in
-// device.h). Each query is also rotated, which does not change the scores, and each result is rotated back.
+// head_size. In int4 each vector becomes least + level · step. Processors that multiply bfloat16 do it as in
+// bfloat16_attention.h. An int4 cache holds rotated keys and values (KeysValues in device.h). Each query is
+// also rotated, which does not change the scores, and each result is rotated back.
 //
 // Both ways add in the same order, so a token's result is the same, bit for bit, whether its prompt arrives
 // as a whole, in parts or token by token.
