@@ -111,7 +111,7 @@ STAIRCASE_TARGET inline __m512 gathered(const void* first, std::int64_t step, st
   return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), kAllLanes, places, first, 1);
 }
 
-/// Neighbouring keys or values of a head as bfloat16: [count, size].
+/// Neighbouring keys of a head as bfloat16: [count, size].
 struct Rows {
   const std::uint16_t* values;
   std::int64_t size;
@@ -158,17 +158,16 @@ STAIRCASE_TARGET inline Halves load_features(const Int4Byte* head, std::int64_t 
   return (Halves)_mm512_cvtne2ps_pbh(_mm512_fmadd_ps(high, step, least), _mm512_fmadd_ps(low, step, least));
 }
 
-/// These features, from a multiple of 32 on, of up to 16 keys or values from `kept` on. What the cache does
-/// not hold as bfloat16 is unpacked to `memory` [count, width], where features past the head are 0, and as
-/// many positions are prefetched from `ahead`.
+/// Up to 16 keys from `kept` on. What the cache does not hold as bfloat16 is unpacked to `memory` [count,
+/// width], where features past the head are 0, and as many positions are prefetched from `ahead`.
 template <typename T>
-STAIRCASE_TARGET Rows as_halves(const Runs<T>& runs, const T* kept, std::int64_t count, IndexRange features,
-                                const T* ahead, std::uint16_t* memory) {
+STAIRCASE_TARGET Rows as_halves(const Runs<T>& runs, const T* kept, std::int64_t count, const T* ahead,
+                                std::uint16_t* memory) {
   if constexpr (kUnpacks<T>) {
     const std::int64_t head_size = runs.head_size, step = runs.step, width = round_up(head_size, kFeatures);
     for (std::int64_t p = 0, line = 0; p < count; ++p) {
       for (; line < (p + 1) * step; line += kLineBytes) _mm_prefetch(ahead + line, _MM_HINT_T1);
-      for (std::int64_t i = features.first; i < features.last; i += kFeatures)
+      for (std::int64_t i = 0; i < head_size; i += kFeatures)
         _mm512_storeu_si512(memory + p * width + i, (__m512i)load_features(kept + p * step, head_size, i));
     }
     return {memory, width};
@@ -366,21 +365,17 @@ STAIRCASE_TARGET void pack_keys(const Runs<T>& runs, const T* keys, std::int64_t
   }
 }
 
-/// Packs these features of up to 16 values, which are `step` elements apart, into panels of panel_size
-/// elements. In each group of 32 features, first_columns come first. As many features are prefetched from
-/// `ahead`.
+/// Packs up to 16 values into panels of panel_size elements. In each group of 32 features, first_columns come
+/// first.
 template <typename T>
-STAIRCASE_TARGET void pack_values(const T* values, std::int64_t count, std::int64_t head_size,
-                                  std::int64_t step, IndexRange features, const T* ahead,
+STAIRCASE_TARGET void pack_values(const Runs<T>& runs, const T* values, std::int64_t count,
                                   std::int64_t panel_size, std::uint16_t* panels) {
-  for (std::int64_t i = features.first; i < features.last; i += kFeatures) {
+  for (std::int64_t i = 0; i < runs.head_size; i += kFeatures) {
     std::uint16_t* const panel = panels + i / kPanel * panel_size + i % kPanel * kPair;
     for (std::int64_t p = 0; p < count; p += kPair) {
-      const T* const value = values + p * step;
-      _mm_prefetch(ahead + p * step + i, _MM_HINT_T1);
-      _mm_prefetch(ahead + (p + 1) * step + i, _MM_HINT_T1);
-      const Halves even = load_features(value, head_size, i),
-                   odd = p + 1 < count ? load_features(value + step, head_size, i) : Halves{};
+      const T* const value = values + p * runs.step;
+      const Halves even = load_features(value, runs.head_size, i),
+                   odd = p + 1 < count ? load_features(value + runs.step, runs.head_size, i) : Halves{};
       std::uint16_t* const to = panel + p * kPanel;
       _mm512_storeu_si512(to, (__m512i)first_columns(even, odd));
       _mm512_storeu_si512(to + kFeatures, (__m512i)last_columns(even, odd));
@@ -400,18 +395,17 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
   }
 }
 
-/// 2^x for x <= 0 in the given lanes, and 0 in all others. Let x = n + f, where n is an integer and |f| ≤
-/// 1/2. 2^f is the sum of (f ln 2)^k / k!, and its first seven terms leave an error of 1e-7. For x =
-/// -infinity f is NaN, but VSCALEFPS still returns 0.
+/// 2^x for x <= 0 in the given lanes, and 0 in all others. Let x = n + f, where n is an integer and 0 ≤ f
+/// < 1. The polynomial for 2^f was fitted for the least relative error, 2e-7, and is 1 for f = 0. VSCALEFPS
+/// multiplies it by 2^n: it rounds x down itself. For x = -infinity, it returns 0.
 STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
-  const __m512 n = _mm512_maskz_roundscale_ps(lanes, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 f = (x - n) * 0.69314718f;
-  __m512 sum = _mm512_set1_ps(1.0f / 720);
-#pragma GCC unroll 6
-  for (const float term : {1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) {
-    sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(term));
+  const __m512 f = _mm512_maskz_reduce_ps(lanes, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 sum = _mm512_set1_ps(0.001867123996f);
+#pragma GCC unroll 5
+  for (const float factor : {0.009017031221f, 0.055799926413f, 0.240164440032f, 0.693151313590f, 1.0f}) {
+    sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(factor));
   }
-  return _mm512_maskz_scalef_ps(lanes, sum, n);
+  return _mm512_maskz_scalef_ps(lanes, sum, x);
 }
 
 /// Combines all lanes into one number. GCC 12 warns about an uninitialized vector in its own intrinsics for
@@ -474,15 +468,6 @@ STAIRCASE_TARGET inline void store_rounded(__m512 low, __m512 high, std::uint16_
   _mm512_storeu_si512(rounded, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
-/// rounded[i] = weights[i] · scales[i] for `count` weights, a multiple of 32.
-STAIRCASE_TARGET void round_scaled(const float* weights, const float* scales, std::int64_t count,
-                                   std::uint16_t* rounded) {
-  for (std::int64_t i = 0; i < count; i += kFeatures) {
-    store_rounded(_mm512_loadu_ps(weights + i) * _mm512_loadu_ps(scales + i),
-                  _mm512_loadu_ps(weights + i + kLanes) * _mm512_loadu_ps(scales + i + kLanes), rounded + i);
-  }
-}
-
 /// out[i] = sums[i] · factor in the order of the features; first_columns come first in each group of 32 sums.
 STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, float factor, float* out) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -501,21 +486,23 @@ STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, 
 struct Memory {
   Memory(const QueryTile& tile, std::int64_t head_size, float* scores_of_tile, float* scratch)
       : width(round_up(head_size, kFeatures)),
-        stride(round_up(tile.seen(), kPanel)),
+        stride(stride_of(tile.seen())),
         scores(scores_of_tile),
-        weights(reinterpret_cast<std::uint16_t*>(scores + tile.rows * stride)),
+        weights(reinterpret_cast<std::uint16_t*>(scores)),
         sums(scratch),
-        queries(reinterpret_cast<std::uint16_t*>(sums + most_rows() * width)),
-        piece(queries + most_rows() * width) {}
+        queries(reinterpret_cast<std::uint16_t*>(sums + most_rows() * width)) {}
+
+  /// Another vector for each row: otherwise the same columns of 16 rows, as a matrix reads them, could lie in
+  /// one set of the first-level cache.
+  static std::int64_t stride_of(std::int64_t total) { return round_up(total, kPanel) + kLanes; }
 
   static std::int64_t most_rows() { return std::max(kMostQueries, packed_queries()); }
 
-  std::int64_t width, stride;
+  std::int64_t width, stride, weight_stride = 2 * stride;
   float* scores;           // [rows, stride]
-  std::uint16_t* weights;  // [rows, stride]
+  std::uint16_t* weights;  // [rows, weight_stride]: a row takes the place of its scores
   float* sums;             // [rows, width]
   std::uint16_t* queries;  // [rows, width]
-  std::uint16_t* piece;    // [width, rounded up to whole panels, kPiece]
 };
 
 void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& memory) {
@@ -535,7 +522,7 @@ STAIRCASE_TARGET float weigh(const QueryTile& tile, std::int64_t head_size, std:
 /// weigh, rounded. If values have `scales`, these multiply their weights first.
 STAIRCASE_TARGET float weigh_rounded(const QueryTile& tile, std::int64_t head_size, std::int64_t row,
                                      const Memory& memory, const float* scales = nullptr) {
-  std::uint16_t* const weights = memory.weights + row * memory.stride;
+  std::uint16_t* const weights = memory.weights + row * memory.weight_stride;
   if (scales == nullptr) {
     return weigh(tile, head_size, row, memory, [=](std::int64_t i, __m512 low, __m512 high) STAIRCASE_TARGET {
       store_rounded(low, high, weights + i);
@@ -611,9 +598,6 @@ class Ahead {
 
 // ── With matrix instructions ──
 
-/// How many positions of values are interleaved at a time: they fit into the first-level cache.
-constexpr std::int64_t kPiece = 128;
-
 /// Sets the positions from `count` up to a multiple of 32 to 0 in each panel of values.
 void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size, std::uint16_t* panels) {
   for (std::int64_t i = 0; i < width; i += kPanel, panels += panel_size) {
@@ -640,7 +624,7 @@ STAIRCASE_TARGET void multiply_keys_by_matrices(AmxBFloat16& matrices, const Que
   each_sixteen(positions, [&](std::int64_t first, std::int64_t count) STAIRCASE_TARGET {
     const T *const kept = runs.key(first), *next = ahead.of_key(first);
     // The queries have been copied, so their memory is free.
-    Rows keys = as_halves(runs, kept, count, {0, runs.head_size}, next, memory.queries);
+    Rows keys = as_halves(runs, kept, count, next, memory.queries);
     if (count < kPositions || width > keys.size) {
       std::fill_n(padded, kPositions * width, 0);
       for (std::int64_t p = 0; p < count; ++p)
@@ -662,49 +646,133 @@ STAIRCASE_TARGET void multiply_keys_by_matrices(AmxBFloat16& matrices, const Que
   });
 }
 
-/// sums = the weighted sums of these features of the values for a few queries.
+/// While it exists, this thread's vectors take subnormal numbers for 0, as TDPBF16PS does.
+class WithoutSubnormals {
+ public:
+  WithoutSubnormals() { _mm_setcsr(before_ | 0x8040); }  // FTZ and DAZ
+  ~WithoutSubnormals() { _mm_setcsr(before_); }
+  WithoutSubnormals(const WithoutSubnormals&) = delete;
+  WithoutSubnormals& operator=(const WithoutSubnormals&) = delete;
+
+ private:
+  unsigned before_ = _mm_getcsr();
+};
+
+/// 32 features as float32.
+struct Features {
+  __m512 low, high;
+};
+
+STAIRCASE_TARGET inline __m512 widened(__m256i halves) {
+  return (__m512)((Int32s)_mm512_maskz_cvtepu16_epi32(kAllLanes, halves) << 16);
+}
+
+/// load_features in float32.
 template <typename T>
-void add_values_by_matrices(AmxBFloat16& matrices, const QueryTile& tile, const Runs<T>& runs,
-                            IndexRange features, const Memory& memory, const Ahead<T>& ahead) {
-  constexpr std::int64_t kPanelSize = kPiece * kPanel;
-  const std::int64_t total = tile.seen(), width = memory.width;
-  // Threads share the weights, so each rounds the products with the scales into memory of its own.
-  alignas(64) std::uint16_t scaled[kHasScales<T> ? kMostQueries * kPiece : 1];
-  alignas(64) float scales[kHasScales<T> ? kPiece : 1] = {};
-  for (std::int64_t first = 0; first < total; first += kPiece) {
-    const std::int64_t count = std::min(kPiece, total - first);
-    each_sixteen({0, count}, [&](std::int64_t p, std::int64_t some) {
-      const T *const kept = runs.value(first + p), *const next = ahead.of_value(first + p);
-      // To unpack straight into the panels takes longer (measured).
-      const Rows values = as_halves(runs, kept, some, features, next, memory.queries);
-      const std::uint16_t* after = values.values;
-      if constexpr (!kUnpacks<T>) after = next;
-      pack_values(values.values, some, values.size, values.size, features, after, kPanelSize,
-                  memory.piece + p * kPanel);
-      if constexpr (kHasScales<T>) {
-        for (std::int64_t i = 0; i < some; ++i)
-          scales[p + i] = scale_after(kept + i * runs.step, runs.head_size);
-      }
-    });
-    pad_values(count, width, kPanelSize, memory.piece);
-    const std::uint16_t* weights = memory.weights + first;
-    std::int64_t weight_stride = memory.stride;
+STAIRCASE_TARGET inline Features load_widened(const T* head, std::int64_t head_size, std::int64_t i) {
+  if constexpr (kHasScales<T>) {
+    return {float_lanes(int_lanes(head + i)),
+            i + kLanes < head_size ? float_lanes(int_lanes(head + i + kLanes)) : __m512{}};
+  } else {
+    const Halves all = load_features(head, head_size, i);
+    return {widened((__m256i)__builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+                                                     14, 15)),
+            widened((__m256i)__builtin_shufflevector(all, all, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+                                                     28, 29, 30, 31))};
+  }
+}
+
+/// Positions that TDPBF16PS adds at a time: their even ones, then their odd ones, then both sums to the
+/// result.
+constexpr std::int64_t kDepth = 32;
+
+/// weights [kRows, kDepth] = the rounded weights of `count` values from position `first` on.
+template <int kRows, typename T>
+STAIRCASE_TARGET void load_weights(const Runs<T>& runs, const Memory& memory, std::int64_t first,
+                                   std::int64_t count, float (*weights)[kDepth]) {
+  for (std::int64_t i = 0; i < count; i += kPositions) {
+    __m512 scales{};
     if constexpr (kHasScales<T>) {
-      for (std::int64_t q = 0; q < tile.rows; ++q) {
-        round_scaled(memory.scores + q * memory.stride + first, scales, round_up(count, kFeatures),
-                     scaled + q * kPiece);
-      }
-      weights = scaled;
-      weight_stride = kPiece;
+      scales = gathered(runs.value(first + i) + runs.head_size, runs.step, std::min(kPositions, count - i));
     }
-    for (std::int64_t i = features.first; i < features.last; i = (i / kPanel + 1) * kPanel) {
-      const std::uint16_t* const panel = memory.piece + i / kPanel * kPanelSize + i % kPanel * kPair;
-      const std::int64_t columns = std::min(kPanel - i % kPanel, round_up(features.last, kFeatures) - i);
-      matrices.multiply(weights, weight_stride, tile.rows, panel, columns, round_up(count, kFeatures),
-                        memory.sums + i, width, first > 0);
+    for (std::int64_t q = 0; q < kRows; ++q) {
+      const std::int64_t place = first + i;
+      const __m256i rounded = kHasScales<T>
+                                  ? (__m256i)_mm512_cvtneps_pbh(
+                                        _mm512_loadu_ps(memory.scores + q * memory.stride + place) * scales)
+                                  : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
+                                        memory.weights + q * memory.weight_stride + place));
+      _mm512_store_ps(weights[q] + i, widened(rounded));
     }
   }
 }
+
+/// Adds 32 · kParts features from `i` on of `count` values from position `first` on.
+template <int kRows, int kParts, typename T>
+STAIRCASE_TARGET void add_weighted(const Runs<T>& runs, const Ahead<T>& ahead, std::int64_t first,
+                                   std::int64_t count, const float (*weights)[kDepth], std::int64_t i,
+                                   const Memory& memory) {
+  Features even[kRows][kParts] = {}, odd[kRows][kParts] = {};
+  for (std::int64_t begin = 0; begin < count; begin += kPositions) {
+    const T *const kept = runs.value(first + begin), *const next = ahead.of_value(first + begin);
+    const auto add = [&](std::int64_t p, Features(*sums)[kParts]) STAIRCASE_TARGET {
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; ++part) {
+        const std::int64_t feature = i + part * kFeatures;
+        _mm_prefetch(next + p * runs.step + feature, _MM_HINT_T1);
+        const Features value = load_widened(kept + p * runs.step, runs.head_size, feature);
+#pragma GCC unroll 8
+        for (int q = 0; q < kRows; ++q) {
+          const __m512 weight = _mm512_set1_ps(weights[q][begin + p]);
+          sums[q][part].low = _mm512_fmadd_ps(value.low, weight, sums[q][part].low);
+          sums[q][part].high = _mm512_fmadd_ps(value.high, weight, sums[q][part].high);
+        }
+      }
+    };
+    const std::int64_t last = std::min(kPositions, count - begin);
+    for (std::int64_t p = 0; p < last; p += kPair) {
+      add(p, even);
+      if (p + 1 < last) add(p + 1, odd);
+    }
+  }
+#pragma GCC unroll 8
+  for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+      float* const sums = memory.sums + q * memory.width + i + part * kFeatures;
+      _mm512_storeu_ps(sums, _mm512_loadu_ps(sums) + (even[q][part].low + odd[q][part].low));
+      _mm512_storeu_ps(sums + kLanes,
+                       _mm512_loadu_ps(sums + kLanes) + (even[q][part].high + odd[q][part].high));
+    }
+  }
+}
+
+/// sums = the weighted sums of these features of the values for a few queries: vectors in the order of
+/// TDPBF16PS. To interleave values for its tiles takes longer than the vectors do.
+template <int kRows, typename T>
+STAIRCASE_TARGET void add_as_matrices(const Runs<T>& runs, std::int64_t total, IndexRange features,
+                                      const Memory& memory, const Ahead<T>& ahead) {
+  // Two parts if their sums fit into registers: a head of 64 in bfloat16 is read line by line.
+  constexpr int kParts = kRows <= 3 && !kUnpacks<T> ? 2 : 1;
+  for (int q = 0; q < kRows; ++q)
+    std::fill(memory.sums + q * memory.width + features.first, memory.sums + (q + 1) * memory.width, 0.0f);
+  for (std::int64_t first = 0; first < total; first += kDepth) {
+    const std::int64_t count = std::min(kDepth, total - first);
+    alignas(64) float weights[kRows][kDepth];
+    load_weights<kRows>(runs, memory, first, count, weights);
+    std::int64_t i = features.first;
+    for (; i + (kParts - 1) * kFeatures < features.last; i += kParts * kFeatures)
+      add_weighted<kRows, kParts>(runs, ahead, first, count, weights, i, memory);
+    if (i < features.last) add_weighted<kRows, 1>(runs, ahead, first, count, weights, i, memory);
+  }
+}
+
+template <typename T, int... kLess>
+constexpr auto add_as_matrices_of(std::integer_sequence<int, kLess...>) {
+  return std::array{add_as_matrices<kLess + 1, T>...};
+}
+template <typename T>
+constexpr auto kAddAsMatrices = add_as_matrices_of<T>(std::make_integer_sequence<int, kMostQueries>());
 
 /// `scales` [round_up(total, 64)] or nullptr: they multiply the scores.
 STAIRCASE_TARGET void multiply_packed_by_matrices(AmxBFloat16& matrices, const QueryTile& tile,
@@ -760,12 +828,12 @@ std::int64_t packed_queries() {
 }
 
 std::int64_t score_floats(std::int64_t rows, std::int64_t total) {
-  return rows * round_up(total, kPanel) * 3 / 2;
+  return rows * Memory::stride_of(total);
 }
 
 std::int64_t scratch_floats(std::int64_t head_size) {
   const std::int64_t width = round_up(head_size, kFeatures);
-  return Memory::most_rows() * width * 3 / 2 + kPiece * round_up(width, kPanel) / 2;
+  return Memory::most_rows() * width * 3 / 2;
 }
 
 void score_in_place(const QueryTile& tile, const HeadOfCache& head, IndexRange positions, float* scores,
@@ -804,9 +872,15 @@ void add_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCa
     const Runs<T> next_runs(next);
     const Ahead ahead(runs, next_runs, total);
     if (has_amx_bfloat16(kFeatures)) {
-      AmxBFloat16 matrices;
-      add_values_by_matrices(matrices, tile, runs, features, memory, ahead);
-    } else if constexpr (!kUnpacks<T>) {
+      const WithoutSubnormals without;
+      kAddAsMatrices<T>[static_cast<std::size_t>(tile.rows - 1)](runs, total, features, memory, ahead);
+      for (std::int64_t q = 0; q < tile.rows; ++q) {
+        for (std::int64_t i = features.first; i < features.last; ++i)
+          out[q * runs.head_size + i] = memory.sums[q * memory.width + i] * inverse_sums[q];
+      }
+      return;
+    }
+    if constexpr (!kUnpacks<T>) {
       const auto add = kAddValues[static_cast<std::size_t>(tile.rows - 1)];
       std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
       // If the positions of a row are adjacent, the sums stay in registers for more positions at a time.
@@ -814,8 +888,8 @@ void add_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCa
       each_sixteen(
           {0, total},
           [&](std::int64_t first, std::int64_t count) {
-            add(memory.weights + first, memory.stride, runs.value(first), count, runs.head_size, features,
-                ahead.of_value(first), memory.sums);
+            add(memory.weights + first, memory.weight_stride, runs.value(first), count, runs.head_size,
+                features, ahead.of_value(first), memory.sums);
           },
           together);
     }
@@ -834,8 +908,7 @@ void pack(const HeadOfCache& head, std::int64_t total, std::uint16_t* packed_key
     each_sixteen({0, total}, [&](std::int64_t first, std::int64_t count) {
       const T *const keys = runs.key(first), *const values = runs.value(first);
       pack_keys(runs, keys, count, packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
-      pack_values(values, count, runs.head_size, runs.step, {0, runs.head_size}, values, panel_size,
-                  packed_values + first * kPanel);
+      pack_values(runs, values, count, panel_size, packed_values + first * kPanel);
     });
     pad_values(total, width, panel_size, packed_values);
     if constexpr (kHasScales<T>) {
@@ -870,7 +943,7 @@ void attend_packed(const QueryTile& tile, const HeadOfCache& head, std::uint16_t
     for (std::int64_t q = 0; q < tile.rows; ++q)
       inverse_sums[q] = weigh_rounded(tile, head_size, q, memory, value_scales);
     for (std::int64_t i = 0; i < memory.width; i += kPanel) {
-      matrices.multiply(memory.weights, memory.stride, tile.rows, packed_values + i * panel_depth,
+      matrices.multiply(memory.weights, memory.weight_stride, tile.rows, packed_values + i * panel_depth,
                         std::min(kPanel, memory.width - i), round_up(seen, kFeatures), memory.sums + i,
                         memory.width);
     }
@@ -885,7 +958,7 @@ void attend_packed(const QueryTile& tile, const HeadOfCache& head, std::uint16_t
   for (std::int64_t q = 0; q < tile.rows; ++q) inverse_sums[q] = weigh_rounded(tile, head_size, q, memory);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kTileQueries * kPanel] = {};
-    bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
+    bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.weight_stride,
                                                        packed_values + first * panel_depth,
                                                        round_up(seen, kPair), sums, nullptr);
     for (std::int64_t q = 0; q < tile.rows; ++q) {

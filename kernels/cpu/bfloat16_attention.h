@@ -7,10 +7,12 @@
 // Chains two apart are added first, then neighbours, then neighbouring groups of four. Each feature of the
 // result is one chain in the order of the positions, two at a time.
 //
-// On processors that multiply matrices (TDPBF16PS), both products use that instruction and its order of
-// addition: 32 features, or 32 positions from the first position on, at a time. There, keys and values of an
-// int8 or int4 cache are multiplied in the same way. The integers of int8 are exact in bfloat16; their scales
-// multiply the scores, and the weights before these are rounded. Numbers of int4 are rounded.
+// On processors that multiply matrices (TDPBF16PS), both products have that instruction's order of addition:
+// 32 features, or 32 positions from the first position on, at a time. Vectors add the values of a few queries
+// in this order: interleaving values for matrices would take longer, and memory would be idle meanwhile.
+// There, keys and values of an int8 or int4 cache are multiplied in the same way. The integers of int8 are
+// exact in bfloat16; their scales multiply the scores, and the weights before these are rounded. Numbers of
+// int4 are rounded.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ bool multiplies(DType dtype);
 /// The maximum number of queries per tile in attend_packed.
 std::int64_t packed_queries();
 
-/// How many floats the scores and weights of `rows` queries on `total` positions take.
+/// How many floats the scores of `rows` queries on `total` positions take. Weights take their place.
 std::int64_t score_floats(std::int64_t rows, std::int64_t total);
 
 /// How many more floats of scratch memory a thread needs.

@@ -7,4 +7,4 @@
 #else
 #define STAIRCASE_EVEX512
 #endif
-#define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512bf16" STAIRCASE_EVEX512)))
+#define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512dq,avx512bf16" STAIRCASE_EVEX512)))

@@ -85,7 +85,8 @@ constexpr auto kTileOfRows = tiles_of_rows<kColumns, kRole>(std::make_integer_se
 }  // namespace
 
 bool has_bfloat16_tile() {
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16");
 }
 
 BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role) {
@@ -128,24 +129,15 @@ constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // bytes from one pair o
 template <int kRows, int kColumns>
 STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
                                          const std::uint16_t* w, std::int64_t depth, float* result,
-                                         std::int64_t result_stride, bool adds) {
+                                         std::int64_t result_stride) {
   constexpr bool kFourSums = kRows > kTile || kColumns > 2 * kTile;
   constexpr std::int64_t kNextColumns = kTile * kPair;
   const std::int64_t x_bytes = x_stride * 2, sum_bytes = result_stride * 4;
   float* const more = result + (kRows > kTile ? kTile * result_stride : 2 * kTile);
-  if (adds) {
-    _tile_loadd(0, result, sum_bytes);
-    _tile_loadd(1, result + kTile, sum_bytes);
-    if constexpr (kFourSums) {
-      _tile_loadd(2, more, sum_bytes);
-      _tile_loadd(3, more + kTile, sum_bytes);
-    }
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   for (std::int64_t k = 0; k < depth; k += kDepth) {
     const std::uint16_t* const columns = w + k * kPanel;
     if constexpr (kRows == kTile) {
@@ -187,10 +179,10 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 /// products separately, then adds both to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
-                                   float* result, bool adds) {
+                                   float* result) {
   constexpr int kVectors = kColumns / 16;
   __m512 sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) sum[v] = adds ? _mm512_loadu_ps(result + v * 16) : _mm512_setzero_ps();
+  for (__m512& s : sum) s = _mm512_setzero_ps();
   for (std::int64_t first = 0; first < depth; first += kDepth) {
     __m512 even[kVectors], odd[kVectors];
     for (__m512& s : even) s = _mm512_setzero_ps();
@@ -227,10 +219,10 @@ AmxBFloat16::~AmxBFloat16() {
 
 void AmxBFloat16::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
-                           std::int64_t result_stride, bool adds) {
+                           std::int64_t result_stride) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
-    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result, adds);
+    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result);
     return;
   }
   if (rows != shape_) {
@@ -240,12 +232,12 @@ void AmxBFloat16::multiply(const std::uint16_t* x, std::int64_t x_stride, std::i
   compiler_barrier();
   if (rows > kTile) {
     constexpr std::int64_t kHalf = 2 * kTile;
-    multiply_tiles<32, 32>(x, x_stride, w, depth, result, result_stride, adds);
+    multiply_tiles<32, 32>(x, x_stride, w, depth, result, result_stride);
     if (is_whole)
-      multiply_tiles<32, 32>(x, x_stride, w + kHalf * kPair, depth, result + kHalf, result_stride, adds);
+      multiply_tiles<32, 32>(x, x_stride, w + kHalf * kPair, depth, result + kHalf, result_stride);
   } else {
-    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result, result_stride,
-                                                                 adds);
+    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result,
+                                                                 result_stride);
   }
   compiler_barrier();
 }
@@ -289,7 +281,7 @@ bool has_amx_bfloat16(std::int64_t) {
 AmxBFloat16::~AmxBFloat16() = default;
 
 void AmxBFloat16::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*,
-                           std::int64_t, std::int64_t, float*, std::int64_t, bool) {}
+                           std::int64_t, std::int64_t, float*, std::int64_t) {}
 void AmxBFloat16::multiply_narrow(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t,
                                   std::int64_t, float*) {}
 

@@ -40,11 +40,9 @@ class AmxBFloat16 {
 
   /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for 32
   /// or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows are x_stride elements
-  /// apart in x and result_stride in the result. Call only if has_amx_bfloat16(depth). If `adds`, it adds to
-  /// the result: a product in several pieces of the depth then gets the same bits as in one piece.
+  /// apart in x and result_stride in the result. Call only if has_amx_bfloat16(depth).
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
-                std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel,
-                bool adds = false);
+                std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel);
 
   /// result [16, columns] = x [16, depth] times w [depth / 2, columns, 2], for up to 16 columns: the same
   /// bits as the transposed product of w as rows and x as columns.

@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/int8_int4_tile.h"
@@ -89,6 +90,8 @@ struct LevelEnds {
   }
 };
 
+constexpr std::uint16_t kBFloat16NaN = 0x7FC0;
+
 /// Returns the ends for levels from the least to the largest number of the group x.
 HWY_INLINE LevelEnds ends_of(const float* x) {
   const Floats d;
@@ -100,6 +103,7 @@ HWY_INLINE LevelEnds ends_of(const float* x) {
   // Of 0 and -0, processors differ in which is the smaller: + 0 turns -0 into 0.
   const float least = hn::GetLane(hn::MinOfLanes(d, smallest)) + 0.0f,
               range = hn::GetLane(hn::MaxOfLanes(d, largest)) - least + 0.0f;
+  if (!std::isfinite(range)) return {kBFloat16NaN, kBFloat16NaN};  // processors differ in the sign of NaN
   return {bfloat16_from_float32(least), bfloat16_from_float32(range / 15.0f)};
 }
 

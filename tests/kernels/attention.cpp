@@ -5,6 +5,8 @@
 // large. If keys and values have 16 bits, a GPU rounds the weights of many queries to their type as well, as
 // does a processor that multiplies in bfloat16. Their mean errs by no more than the largest relative error of
 // a weight.
+#include <array>
+
 #include "tests/kernels/kernel_test.h"
 
 #if defined(__linux__) && !defined(STAIRCASE_CUDA_EMULATION)
@@ -391,13 +393,37 @@ TEST_CASE("on the CPU queries that share keys get the same bits alone, in parts 
 }
 
 #ifndef STAIRCASE_CUDA_EMULATION
+TEST_CASE("on the CPU products too small for a normal number count alone as in a prompt") {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  for (const DType dtype : kTypes) {
+    // Each score is 8 times the first number of the key / 8. A quarter of exp(-87) is a subnormal number,
+    // 4e-39.
+    Attention all({{7, 61}}, 1, 64, 1.0f, dtype);
+    std::fill(all.queries.begin(), all.queries.end(), 8.0f);
+    std::fill(all.keys.begin(), all.keys.end(), 0.0f);
+    std::fill(all.values.begin(), all.values.end(), 0.0f);
+    for (std::size_t p = 0; p < 7; ++p) {
+      all.keys[p * 64] = -87.0f;
+      std::fill_n(all.values.begin() + static_cast<std::ptrdiff_t>(p) * 64, 64, 0.25f);
+    }
+    Values alone;
+    for (int first = 0; first < 61; ++first) {
+      const Values out = all.piece(first, 1).run(*device);
+      alone.insert(alone.end(), out.begin(), out.end());
+    }
+    CAPTURE(to_string(dtype));
+    CHECK(same_bits(alone, all.run(*device)));
+  }
+}
+
 TEST_CASE("on the CPU threads that share the heads of a long text compute the bits of one thread") {
   const std::unique_ptr<Device> one = make_cpu_device(1), many = make_cpu_device(8);
   const std::vector<Sequence> batches[] = {
       {{1100, 1}}, {{1022, 1}}, {{1023, 1}}, {{1200, 5}}, {{1100, 2}, {20, 1}, {0, 30}}, {{1030, 1}, {1, 0}}};
   for (const DType dtype : kTypes) {
-    for (const auto& [n_head, group, head_size] :
-         {std::tuple{9u, 3u, 64u}, {1u, 1u, 15u}, {10u, 10u, 80u}, {3u, 1u, 128u}}) {
+    for (const std::array<unsigned, 3>& shape :
+         {std::array{9u, 3u, 64u}, {1u, 1u, 15u}, {10u, 10u, 80u}, {3u, 1u, 128u}}) {
+      const unsigned n_head = shape[0], group = shape[1], head_size = shape[2];
       for (const std::vector<Sequence>& batch : batches) {
         for (const std::int32_t window : {kNoWindow, std::int32_t{700}}) {
           Attention attention(batch, n_head, head_size, 1.0f, dtype, group);
