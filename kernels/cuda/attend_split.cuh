@@ -25,7 +25,7 @@ namespace staircase::cuda {
 
 constexpr int kSplitThreads = 128;
 constexpr int kSplitWarps = kSplitThreads / kWarp;
-constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
+constexpr int kChunk = kSplitThreads;  // keys whose scores and places are in shared memory at a time
 constexpr int kMaxSplits = kWarp;
 constexpr int kKeysOfSplit = 64;  // the minimum per block, if several blocks share the keys
 constexpr int kKeyLanes = 8;      // lanes that share a key: together they read 128 bytes of it at once
@@ -36,6 +36,13 @@ constexpr int kKeysAtOnce = 4;    // keys that a thread loads at the same time
 constexpr int heads_at_once(int group) {
   return group > 4 ? 8 : group > 2 ? 4 : group;
 }
+
+/// How many blocks a multiprocessor must have room for. Without this number, ptxas aims at more, and threads
+/// spill registers.
+template <int kHeads, typename Stored>
+constexpr int kBlocks = kHeads > 2                           ? 1
+                        : kHeads == 2 || sizeof(Stored) == 4 ? 4
+                                                             : 6;
 
 constexpr std::size_t split_shared_bytes(int heads, int head_size, int vector) {
   const int groups = kSplitThreads / (head_size / vector);
@@ -173,11 +180,10 @@ __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const S
   }
 }
 
-/// scores [kHeads, kChunk] = q · k for each query and each of `count` keys of the share, from position
-/// `first` on.
+/// scores [kHeads, kChunk] = q · k for each query and the `count` keys at these places.
 template <int kHeads, int kVector, typename Stored>
 __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<Stored>& heads,
-                                              const Share& share, int first, int count, float* scores) {
+                                              const std::int64_t* places, int count, float* scores) {
   constexpr int kGroups = kSplitThreads / kKeyLanes;
   const int thread = static_cast<int>(threadIdx.x), size = heads.size;
   for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
@@ -185,10 +191,7 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
     const Stored* key[kKeysAtOnce];
     // Past the last key, load the last one again: a branch would prevent the loads from being issued
     // together.
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-      const int position = first + min(own + j * kGroups, count - 1);
-      key[j] = heads.keys + heads.key(share.sequence, share.kv_head, position);
-    }
+    for (int j = 0; j < kKeysAtOnce; ++j) key[j] = heads.keys + places[min(own + j * kGroups, count - 1)];
     float score[kKeysAtOnce][kHeads] = {};
     for (int p = thread % kKeyLanes; p < size / kVector; p += kKeyLanes) {
       using KeyPiece = Piece<Stored, kVector>;
@@ -233,29 +236,33 @@ struct WarpSoftmax {
   }
 };
 
-/// Turns the first `count` scores of a chunk into weights. Sets shrink[h], in shared memory, to the factor by
-/// which the earlier sums of head h shrink.
-template <int kHeads>
-__device__ __forceinline__ void exponentials(float* scores, int count, WarpSoftmax<kHeads>& softmax,
-                                             float* shrink) {
+/// Turns the first `count` scores of a chunk into weights, each times the scale of its value, scales
+/// [kChunk]. Sets shrink[h], in shared memory, to the factor by which the earlier sums of head h shrink.
+template <int kHeads, bool kScaled>
+__device__ __forceinline__ void exponentials(float* scores, int count, const float* scales,
+                                             WarpSoftmax<kHeads>& softmax, float* shrink) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   softmax.for_each([&](int head, OnlineSoftmax& so_far) {
     float* const row = scores + head * kChunk;
     float largest = so_far.largest, sum = 0.0f;
     for (int k = lane; k < count; k += kWarp) largest = fmaxf(largest, row[k]);
     largest = warp_max(largest);
-    for (int k = lane; k < count; k += kWarp) sum += row[k] = expf(row[k] - largest);
+    for (int k = lane; k < count; k += kWarp) {
+      const float weight = expf(row[k] - largest);
+      sum += weight;
+      row[k] = kScaled ? weight * scales[k] : weight;
+    }
     const float shrinks_by = expf(so_far.largest - largest);
     so_far = {largest, so_far.sum * shrinks_by + warp_sum(sum)};
     if (lane == 0) shrink[head] = shrinks_by;
   });
 }
 
-/// result[h] = result[h] · shrink[h] + the sum of `count` values of the share, each times head h's weight for
-/// it, in the thread's columns. weights [kHeads, kChunk].
+/// result[h] = result[h] · shrink[h] + the sum of the `count` values at these places, each times head h's
+/// weight for it, in the thread's columns. weights [kHeads, kChunk].
 template <int kHeads, int kVector, typename Stored>
 __device__ __forceinline__ void add_values(const float* weights, const Heads<Stored>& heads,
-                                           const Share& share, int first, int count,
+                                           const std::int64_t* places, int count,
                                            const ValueGroups<kVector>& groups, const float* shrink,
                                            float (&result)[kHeads][kVector]) {
 #pragma unroll
@@ -265,12 +272,10 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
   if (groups.own >= groups.count) return;
 #pragma unroll 4
   for (int k = groups.own; k < count; k += groups.count) {
-    const Stored* const head = heads.values + heads.key(share.sequence, share.kv_head, first + k);
-    const auto value = Piece<Stored, kVector>::load(head, heads.size, groups.piece);
-    const float scale = heads.scale_of(head);
+    const auto value = Piece<Stored, kVector>::load(heads.values + places[k], heads.size, groups.piece);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      const float weight = weights[h * kChunk + k] * scale;
+      const float weight = weights[h * kChunk + k];
 #pragma unroll
       for (int v = 0; v < kVector; ++v) result[h][v] += weight * value[v];
     }
@@ -342,8 +347,9 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
 
 /// Block (token, up to kHeads heads of a group, split). head size / kVector ≤ kSplitThreads.
 template <int kHeads, int kVector, typename Stored>
-__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts,
-                                                              NextWeights next) {
+__global__ __launch_bounds__(kSplitThreads, kBlocks<kHeads, Stored>) void attend_split(Heads<Stored> heads,
+                                                                                       Splits parts,
+                                                                                       NextWeights next) {
   let_next_begin();
   if constexpr (kBeginsEarly) {
     const bool is_aligned = heads.kept * static_cast<int>(sizeof(Stored)) % 16 == 0;
@@ -358,6 +364,10 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   float* const group_sums = scores + kHeads * kChunk;                      // [groups, size]
   __shared__ float shrink[kHeads];
   __shared__ float2 states[kHeads];
+  // The places of a chunk's keys and values. Two chunks take turns: one is written while some threads still
+  // read the other.
+  __shared__ std::int64_t places_of_two[2][kChunk];
+  __shared__ float scales[kHasScale<Stored> ? kChunk : 1];  // of values
   load_queries<kHeads>(heads, share, queries);
   [[maybe_unused]] const auto rotate_queries = [&](int count) {
     rotate_heads(queries, count, size, size, static_cast<int>(threadIdx.x), kSplitThreads,
@@ -368,14 +378,20 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   const ValueGroups<kVector> groups(size);
   WarpSoftmax<kHeads> softmax;
   float result[kHeads][kVector] = {};
-  for (int first = share.first; first < share.last; first += kChunk) {
-    const int count = min(kChunk, share.last - first);
+  for (int first = share.first, turn = 0; first < share.last; first += kChunk, turn ^= 1) {
+    const int count = min(kChunk, share.last - first), thread = static_cast<int>(threadIdx.x);
+    // Each thread finds the place of one key. Found where it is needed, as many times as threads read that
+    // key, a place in a cache of blocks would take most of the instructions.
+    std::int64_t* const places = places_of_two[turn];
+    places[thread] = heads.key(share.sequence, share.kv_head, first + min(thread, count - 1));
+    const float scale = heads.scale_of(heads.values + places[thread]);
     __syncthreads();  // the queries are loaded; no thread reads the last chunk's weights any more
-    multiply_keys<kHeads, kVector>(queries, heads, share, first, count, scores);
+    multiply_keys<kHeads, kVector>(queries, heads, places, count, scores);
+    if constexpr (kHasScale<Stored>) scales[thread] = scale;
     __syncthreads();
-    exponentials(scores, count, softmax, shrink);
+    exponentials<kHeads, kHasScale<Stored>>(scores, count, scales, softmax, shrink);
     __syncthreads();
-    add_values(scores, heads, share, first, count, groups, shrink, result);
+    add_values(scores, heads, places, count, groups, shrink, result);
   }
   softmax.for_each([&](int head, const OnlineSoftmax& all) {
     if (threadIdx.x % kWarp == 0) states[head] = make_float2(all.largest, all.sum);

@@ -6,10 +6,14 @@
 
 namespace staircase::cuda {
 
-/// The scale of a head in an int8 cache, which is stored after the head's elements. For other types it is 1.
+/// Whether each key and each value has a scale, which is stored after its elements.
+template <typename Stored>
+constexpr bool kHasScale = std::is_same_v<Stored, std::int8_t>;
+
+/// The scale of a head in an int8 cache. For other types it is 1.
 template <typename Stored>
 __device__ __forceinline__ float scale_of_head(const Stored* head, int size) {
-  if constexpr (std::is_same_v<Stored, std::int8_t>) {
+  if constexpr (kHasScale<Stored>) {
     return *reinterpret_cast<const float*>(head + size);
   } else {
     return 1.0f;

@@ -188,8 +188,9 @@ std::vector<Row> rows() {
       {"attention, 512 positions",
        attention(511, 1, kHeads, DType::kBFloat16),
        {{0.0, 0.0, 1.0, 1.0, 3.5, 80.0, kKeysOfPosition * 511}}},
-      // A head of 64 bytes and its scale are no whole sectors.
-      {"the same in int8", attention(511, 1, kHeads, DType::kInt8), {{0.0, 0.0, 1.67, 1.0, 3.5}}},
+      // A head of 64 bytes and its scale are no whole sectors, and each lane loads the scale of another
+      // value.
+      {"the same in int8", attention(511, 1, kHeads, DType::kInt8), {{0.0, 0.0, 1.79, 1.0, 3.5}}},
       // Nor are 32 bytes and the ends of groups after them. To rotate queries and results takes barriers.
       {"the same in int4",
        attention(511, 1, kHeads, DType::kInt4),
