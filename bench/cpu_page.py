@@ -35,10 +35,10 @@ Another page explains [what is measured, and how](../benchmarks.md). Each table 
 figures are medians of rounds in which everything compared takes turns, with the smallest and the largest value in
 brackets. Weights are random, except those of tales-6m.
 
-In the tables with other engines, the ratio is our speed divided by theirs, with weights of the same type. The bold ratio
-in a row of ours compares with the fastest other engine. Ratios are computed from the figures of `cpu.json`, which up to
-2026-11-28 have only the digits shown. Greedy tokens are compared with those of transformers in float32. Random weights
-give nearly equal logits, so these tokens show that an engine runs, but not how well it rounds;
+In the tables with other engines, the ratio is our speed divided by theirs, with weights of the same type. The bold
+ratio in a row of ours compares with the fastest other engine. Ratios are computed from the figures of `cpu.json`, which
+up to 2026-11-28 have only the digits shown. Greedy tokens are compared with those of transformers in float32. Random
+weights give nearly equal logits, so these tokens show that an engine runs, but not how well it rounds;
 [72-quality](../../steps/72-quality) measures that. The engine "transformers compiled" is `generate` with a static cache
 and `torch.compile`.
 
@@ -140,7 +140,8 @@ def title(runs):
     types = [dtype for dtype in peers.PRECISIONS if dtype in dtypes(run)]
     after = run["decode_prompt_tokens"]
     if at_length(run):
-        return f"{shape} after texts of several lengths" + (f", caches in {run['cache_dtype']}" if run["cache_dtype"] else "")
+        return (f"{shape} after texts of several lengths" + (f", caches in {run['cache_dtype']}" if run["cache_dtype"] else "")
+                + (f", weights in {listed(types)}" if len(types) > 1 else ""))
     return f"{shape} beside other engines" + (f" in {listed(types)}" if len(types) < 3 else "") + \
         (f", after {after} tokens" if after != 16 else "")
 

@@ -41,7 +41,7 @@ def drawn(runs, caption):
     ours = [name for name in names if name.startswith("Staircase")]
     others = dict(zip((name for name in names if name not in ours), OTHERS * len(names)))
     rows = 15 * max(len(names) - 8, 0)
-    picture = Picture("long-texts", 2 * PANEL + LEFT, TOP + HIGH + 74 + rows, "Tokens per second after longer texts",
+    picture = Picture("lengths", 2 * PANEL + LEFT, TOP + HIGH + 74 + rows, "Tokens per second after longer texts",
                       f"{caption}. " + " ".join(
                           f"{name} in {panel}: " + ", ".join(f"{rate:.0f} at {context}" for context, rate in points) + "."
                           for panel, speeds in PANELS for name, points in curves(runs, speeds).items()))
@@ -58,7 +58,8 @@ def drawn(runs, caption):
         for context in contexts:
             x = left + place(context, contexts[0], contexts[-1], WIDE)
             picture.line([(x, TOP), (x, TOP + HIGH)], "grey", width=1, opacity=0.3)
-            picture.text(x, TOP + HIGH + 18, f"{context:,}", size=12)
+            label = f"{context // 1000}k" if context % 1000 == 0 else str(context)
+            picture.text(x, TOP + HIGH + 18, label, size=12)
         for rate in (least, most):
             picture.text(left - 8, TOP + HIGH - place(rate, least, most, HIGH) + 4, f"{rate:,.0f}", anchor="end", size=12)
         ends = sorted((TOP + HIGH - place(points[-1][1], least, most, HIGH), name) for name, points in found.items())

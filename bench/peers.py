@@ -63,6 +63,7 @@ class Setting:
     context: int = 16  # tokens before decoding, in each sequence
     decode_only: bool = False
     cache_dtype: str = ""  # the type of keys and values; if empty, each engine's own
+    texts: bool = True  # compare texts with those of transformers in float32
     prefill_is_context: bool = False  # the prompt before decoding is timed, instead of another prompt and a batch
 
 
@@ -298,9 +299,9 @@ def find_engines(setting, threads, prompts):
 
 
 def chosen(setting, engines, left_out):
-    """Returns the engines that --only selects, and ours of the same types. Our float32 and the reference also run, but
-    only for their texts: the second list has their names. Weights in float32 are not measured with a cache of fewer
-    bits."""
+    """Returns the engines that --only selects, and ours of the same types. Unless --no-texts is given, our float32 and
+    the reference also run, but only for their texts: the second list has their names. Weights in float32 are not
+    measured with a cache of fewer bits."""
     for text in setting.only:
         if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
             raise Failure(f"--only {text}: no engine's name contains that; a name is an engine and a type, like "
@@ -312,7 +313,7 @@ def chosen(setting, engines, left_out):
     if not measured:
         raise Failure(f"--only {','.join(setting.only)}: weights in float32 are not measured beside a cache in "
                       f"{setting.cache_dtype}; choose another type, or leave out --cache-dtype")
-    texts = [name for name in (OURS, REFERENCE) if name not in measured]
+    texts = [name for name in (OURS, REFERENCE) if name not in measured and setting.texts]
     return [engine for engine in engines if engine.name in (*measured, *texts)], texts
 
 
@@ -452,11 +453,11 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
         figures["prefill_ms"] = [statistics.median(one) for one in figures["prefill_ms"]]
         if setting.prefill_is_context:
             figures["prefill_ms"] = [one["prompt_ms"] for one in measured if "prompt_ms" in one]
-        first, reference = of_engine[0], runs[REFERENCE][0]
+        first = of_engine[0]
         result["engines"][engine.name] = {
             "version": first.get("version", engine.version), "dtype": engine.dtype, "precision": engine.precision,
             "ours": engine.ours, **figures,
-            "agreement": agreement(first, reference) if "token_ids" in first else None,
+            "agreement": agreement(first, runs[REFERENCE][0]) if setting.texts and "token_ids" in first else None,
         }
     result["leads"] = leads_of(result["engines"])
     print_tables(result, prompt_tokens)
@@ -481,8 +482,8 @@ def compare(settings):
         runs += [compare_with_threads(setting, threads, prompts, prompt_tokens) for threads in setting.threads]
     for version in dict.fromkeys(engine["version"] for engine in runs[0]["engines"].values() if engine["version"]):
         print(version)
-    return {"busy_before": first.busy, "agree": all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs),
-            "runs": runs}
+    agree = not first.texts or all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs)
+    return {"busy_before": first.busy, "agree": agree, "runs": runs}
 
 
 def picture(result):

@@ -266,6 +266,7 @@ class Peers(unittest.TestCase):
                              [(1, 20, 20, 20), (2, 20, 20, 20), (1, 40, 40, 40), (2, 40, 40, 40)])
             self.assertTrue(found["agree"])
             self.assertFalse(peers.compare([dataclasses.replace(self.setting, context=30)])["agree"])
+            self.assertTrue(peers.compare([dataclasses.replace(self.setting, context=30, texts=False)])["agree"])
         with mock.patch.object(peers, "compare_with_threads") as called:  # the longest does not fit: nothing is measured
             self.assertRaisesRegex(peers.Failure, "^--context 73: with 128 new tokens", peers.compare,
                                    [*settings, dataclasses.replace(self.setting, context=73)])
@@ -331,6 +332,9 @@ class Peers(unittest.TestCase):
         kept, texts = peers.chosen(self.setting, engines, {})
         self.assertEqual([engine.name for engine in kept], [names[0], names[1], names[3], names[4]])
         self.assertEqual(texts, [names[0], names[3]])
+        self.setting.texts = False
+        kept, texts = peers.chosen(self.setting, engines, {})
+        self.assertEqual(([engine.name for engine in kept], texts), ([names[1], names[4]], []))
         self.setting.only = ["q8_0", "nothing"]
         with self.assertRaisesRegex(peers.Failure, "--only nothing: no engine's name contains that"):
             peers.chosen(self.setting, engines, {})
@@ -357,6 +361,20 @@ class Peers(unittest.TestCase):
         self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
         self.assertEqual(result["leads"], {"8 bits": {key: {"ours": "Staircase, int8", "peer": "other, q8_0", "lead": 2.0}
                                                      for key, _, _, _ in peers.COLUMNS}})
+
+    def test_without_texts_nothing_of_the_reference_runs_and_the_tables_have_no_column_of_texts(self):
+        part = {"decode_tokens_per_s": 16, "token_ids": [1, 2], "gaps": [1.0, 1.0]}
+        report = ["bash", "-c", f"echo '{json.dumps(part)}' > {self.folder}/peers/result.json"]
+        fails = ["bash", "-c", "false"]
+        engines = [peers.Engine(peers.OURS, "float32", [fails], {}, True), peers.Engine(peers.REFERENCE, "float32", [fails], {}),
+                   peers.Engine("Staircase, int8", "int8", [report], {}, True), peers.Engine("other, int8", "int8", [report], {})]
+        self.setting.only, self.setting.texts, self.setting.decode_only = ["other"], False, True
+        with mock.patch.object(peers, "find_engines", lambda *_: (*peers.chosen(self.setting, engines, {}), {})), \
+                contextlib.redirect_stdout(io.StringIO()) as shown:
+            result = peers.compare_with_threads(self.setting, 2, "prompts", 512)
+        self.assertEqual(list(result["engines"]), ["Staircase, int8", "other, int8"])
+        self.assertEqual({engine["agreement"] for engine in result["engines"].values()}, {None})
+        self.assertIn("| engine | decode, tokens/s | ratio |\n|---|---|---|\n", shown.getvalue())
 
     def test_a_table_of_decoding_has_no_other_column(self):
         part = {"decode_tokens_per_s": 16, "token_ids": [1, 2], "gaps": [1.0, 1.0]}
@@ -957,7 +975,10 @@ class Understood(unittest.TestCase):
                 [*(measure for measure in measures if measure != "--peers"), "--pair --shape 124m"])
         others = [measure for measure in measures if measure != "--peers"]
         refused("--context needs --peers or --needle", "--context 3", ["", "--products", "--masks ."])
-        refused("--needle can only be combined with --model, --context, --dtype", "--needle", ["--shape 124m", "--rounds 3", "--threads 1,2", "--prompt-tokens 3"])
+        refused("--needle can only be combined with --model, --context, --dtype", "--needle", ["--shape 124m", "--rounds 3", "--threads 1,2", "--prompt-tokens 3", "--cpu-time"])
+        others_models = ["--model tales-1m", "--shape 124m", "--batch 2", "--prompt-tokens 3", "--dtype int8", "--cpu-time"]
+        refused("--changes measures eight models of its own, in float32", "--changes", others_models)
+        refused("--rungs can only be combined with --threads N", "--rungs", others_models)
         for option in "--decode-only", "--prompt-tokens 9":
             refused("--context with several numbers measures prefill and decoding at each", "--peers --context 3,4", [option])
         for option in "--only x", "--decode-only":
@@ -1140,17 +1161,18 @@ class Understood(unittest.TestCase):
                     self.assertEqual(made[chosen].call_args.args, ("355m",))
                 if chosen == "compare":
                     (setting,), = made[chosen].call_args.args
-                    self.assertEqual((setting.model, setting.rounds, setting.busy, setting.context, setting.decode_only),
-                                     (ROOT / "models/tales-6m", 5, 0.25, 16, False))
+                    self.assertEqual((setting.model, setting.rounds, setting.busy, setting.context, setting.decode_only,
+                                      setting.texts), (ROOT / "models/tales-6m", 5, 0.25, 16, False, True))
 
     def test_what_a_person_sets_reaches_the_peers(self):
         with mock.patch.object(self.tool, "build"), mock.patch.object(self.tool, "warn_if_busy", lambda: 0.5), \
                 mock.patch.object(self.tool, "shaped_model", lambda shape: Path("models", shape)), \
                 mock.patch.object(peers, "compare", return_value={"agree": False}) as compare, \
                 mock.patch.object(sys, "argv", "bench --peers --shape 355m --threads 1 --prompt-tokens 9 --rounds 3 --only a,b --cpu-time "
-                                               "--context 7 --decode-only --cache-dtype int8".split()):
+                                               "--context 7 --decode-only --cache-dtype int8 --no-texts".split()):
             self.assertRaisesRegex(peers.Failure, "the engines disagree about the text", self.tool.main)
         (setting,), = compare.call_args.args
+        self.assertFalse(setting.texts)
         self.assertEqual((setting.cache_dtype, setting.prefill_is_context), ("int8", False))
         self.assertEqual((setting.model, setting.threads, setting.prompt_tokens, setting.rounds, setting.busy, setting.only,
                           setting.cpu_time, setting.context, setting.decode_only),
@@ -1232,9 +1254,12 @@ class Recorded(unittest.TestCase):
         self.assertIn("| tokens/s | prefill 1000 | prefill 4000 | decode 1000 | decode 4000 |\n|---|---|---|---|---|\n"
                       "| **Staircase, int8** | 800 (800–800) | 200 (200–200) | 200 (200–200) | 50.0 (50.0–50.0) |\n"
                       "| other, int8 | 800 (800–800) | 200 (200–200) | 100 (100–100) | 25.0 (25.0–25.0) |", page)
+        both = self.peers_run({"int8": [1], "bfloat16": [2]}) | {"prefill_is_context": True, "cache_dtype": "int4"}
+        self.assertEqual(cpu_page.title([cpu_page.kept(both)]),
+                         "GPT-2 124M after texts of several lengths, caches in int4, weights in bfloat16 and int8")
         drawing = peers.picture({"runs": [at(1000, 200.0), at(4000, 50.0)]})
         for words in ("Staircase, int8 in decode: 200 at 1000, 50 at 4000.", "other, int8 in prefill: 800 at 1000, 200 at 4000.",
-                      ">4,000</text>", "gpt2-124m-shape, 2 threads, caches in int8, 2030-01-02"):
+                      ">4k</text>", "gpt2-124m-shape, 2 threads, caches in int8, 2030-01-02"):
             self.assertIn(words, drawing)
 
     def test_runs_beside_the_limits_share_a_table(self):
@@ -1310,6 +1335,15 @@ class Recorded(unittest.TestCase):
         text = cpu_page.compact(self.data)
         self.assertEqual(json.loads(text), self.data)
         self.assertEqual(len([line for line in text.splitlines() if '"Staircase, ' in line and line.endswith("},")]), 5)
+
+    def test_a_machine_has_its_processor_their_number_and_its_memory(self):
+        tool = tool_module()
+        files = {"/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9R45\n",
+                 "/proc/meminfo": "MemTotal:       16777216 kB\nMemFree:         1048576 kB\n"}
+        with mock.patch.object(tool.Path, "read_text", lambda path: files[str(path)]), mock.patch.object(tool, "processors", lambda: 6):
+            self.assertEqual(tool.this_machine(), "AMD EPYC 9R45, 6 processors, 16 GB of memory.")
+        with mock.patch.object(tool.Path, "read_text", side_effect=OSError), mock.patch.object(tool, "processors", lambda: 6):
+            self.assertEqual(tool.this_machine(), "unknown, 6 processors.")
 
     def test_the_tool_writes_both_files_and_its_command(self):
         tool = tool_module()
@@ -1425,6 +1459,7 @@ class Errors(unittest.TestCase):
         for more in (["--rounds", "3"], ["--threads", "2"], ["--dtype", "int8"], ["--prompt-tokens", "8"], ["--shape", "124m"]):
             self.check(2, "--masks can only be combined with --model", tool, "--masks", ".", *more)
         self.check(2, "--only needs --peers", tool, "--only", "OpenVINO")
+        self.check(2, "--no-texts needs --peers", tool, "--no-texts")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
