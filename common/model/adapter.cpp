@@ -67,9 +67,8 @@ class AdapterConfig {
   bool targets(const std::string& module) const {
     const json* const excluded = settings_.find("exclude_modules");
     if (excluded && !is_off(*excluded) && names("exclude_modules", module)) return false;
-    const json& targets = *settings_.find("target_modules");
-    if (targets == "all-linear") return true;
-    return names("target_modules", module) && (targets.is_string() || is_in_layers(module));
+    if (*settings_.find("target_modules") == "all-linear") return true;
+    return names("target_modules", module) && is_in_layers(module);
   }
 
   /// Throws Error for a target without a module of the model, or a layer that it lacks.
@@ -180,10 +179,7 @@ class AdapterConfig {
           !std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; }))
         continue;
       const std::string before = module.substr(0, dot), list = before.substr(before.rfind('.') + 1);
-      if (!pattern || pattern->empty() || *pattern == "") {
-        if (before == list) continue;  // PEFT requires a part of the name before the list
-        return std::stoi(part);
-      }
+      if (!pattern || pattern->empty() || *pattern == "") return std::stoi(part);
       const json all = pattern->is_array() ? *pattern : json::array({*pattern});
       if (std::ranges::any_of(
               all, [&](const json& one) { return matches("layers_pattern", one.get<std::string>(), list); }))

@@ -290,8 +290,9 @@ class GrammarWriter {
         const auto is_meant = [&](const std::string& name) {
           return wrong_letters(format, name).has_value();
         };
+        const bool is_other = std::ranges::count(kOtherFormats, format) > 0;  // ipv6 is no misspelt ipv4
         for (const auto& [name, _] : formats)
-          if (is_meant(name))
+          if (!is_other && is_meant(name))
             reader_.fail(schema, "format", fmt::format("there is no such format; did you mean {}?", name));
         for (const char* name : kOtherFormats)
           if (is_meant(name))

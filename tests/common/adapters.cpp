@@ -277,6 +277,80 @@ TEST_CASE("a pattern of alternatives gives its value to each of them") {
   CHECK(logits({{"down_proj", 50}}) != both);
 }
 
+TEST_CASE("settings of the training change no logit, whatever their values are") {
+  const Tokens text{5, 9, 200, 7};
+  Model model = load("llama-3");
+  Copy adapter;
+  const auto logits = [&] {
+    model.load_adapters({&adapter.path, 1});
+    model.use_adapters({0});
+    return copied(model.next_logits(text));
+  };
+  const Floats want = logits();
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, json>>{{"auto_mapping", {{"base_model_class", "A"}}},
+                                                 {"base_model_name_or_path", "other/name"},
+                                                 {"corda_config", {{"cache_file", "x"}}},
+                                                 {"ensure_weight_tying", true},
+                                                 {"eva_config", {{"rho", 2.0}}},
+                                                 {"inference_mode", false},
+                                                 {"lora_dropout", 0.1},
+                                                 {"lora_ga_config", {{"direction", "x"}}},
+                                                 {"loftq_config", {{"loftq_bits", 4}}},
+                                                 {"megatron_core", "other"},
+                                                 {"peft_version", "9.9"},
+                                                 {"qalora_group_size", 32},
+                                                 {"revision", "main"},
+                                                 {"fan_in_fan_out", true},
+                                                 {"runtime_config", {{"ephemeral_gpu_offload", true}}},
+                                                 {"init_lora_weights", true},
+                                                 {"init_lora_weights", "gaussian"},
+                                                 {"init_lora_weights", "orthogonal"},
+                                                 {"init_lora_weights", "eva"}}) {
+    const char* const name = key;  // clang 14 captures no structured binding
+    CAPTURE(name);
+    adapter.with(key, value);
+    CHECK(logits() == want);
+  }
+}
+
+TEST_CASE("layers and modules are left out by name, by pattern and by number") {
+  const Tokens text{5, 9, 200, 7};
+  Model model = load("llama-3");
+  const fs::path whole = adapter_of("llama-3");
+  model.load_adapters({&whole, 1});
+  model.use_adapters({0});
+  const Floats all = copied(model.next_logits(text));
+  Copy adapter;
+  // The tensors of what is left out are no tensors of a target.
+  const auto refused = [&](const json& changes) {
+    json changed = adapter.config;
+    changed.update(changes);
+    adapter.folder.write("adapter/adapter_config.json", changed.dump());
+    return refusal("llama-3", adapter.path);
+  };
+  const std::string lacks = "is not lora_A or lora_B of a product that";
+  const json targets = adapter.config.at("target_modules");
+  CHECK(says(refused({{"exclude_modules", {"k_proj"}}}), "k_proj", lacks));
+  CHECK(says(refused({{"exclude_modules", R"(.*\.k_proj)"}}), "k_proj", lacks));
+  for (const char* part : {"k_proj", R"(.*\.k)"}) {
+    CHECK(refused({{"exclude_modules", part}}) == "");  // as a pattern, it is no whole name
+  }
+  CHECK(says(refused({{"layers_to_transform", 0}}), "layers.1.", lacks));
+  CHECK(says(refused({{"layers_to_transform", {1}}, {"layers_pattern", "layers"}}), "layers.0.", lacks));
+  CHECK(
+      says(refused({{"layers_to_transform", {1}}, {"layers_pattern", {"h", "layers"}}}), "layers.0.", lacks));
+  CHECK(says(refused({{"layers_to_transform", {1}}, {"layers_pattern", {"h", "blocks"}}}),
+             "layers_to_transform names layer 1, which the model lacks"));
+  CHECK(says(refused({{"layers_to_transform", {0}}, {"target_modules", "all-linear"}}),
+             "layers_to_transform needs a list of target_modules"));
+  CHECK(says(refused({{"target_modules", {"q_proj", "c_attn"}}}),
+             "its products are down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"));
+  model.load_adapters({&adapter.with("layers_to_transform", {0, 1, 2}), 1});
+  model.use_adapters({0});
+  CHECK(copied(model.next_logits(text)) == all);
+}
+
 TEST_CASE("a setting that changes the result and is not supported is refused by name") {
   Copy adapter;
   for (const auto& one :
@@ -360,6 +434,41 @@ TEST_CASE("an adapter of another model, and a broken file, are refused in one se
   CHECK(says(refusal("llama-3", adapter.path), "adapter_model.safetensors"));
   adapter.folder.write("adapter/adapter_model.bin", "x");
   CHECK(says(refusal("llama-3", adapter.path), "only adapter_model.safetensors can be read"));
+}
+
+TEST_CASE("adapters that are loaded later replace all before them, also in products that they leave alone") {
+  const Tokens text{5, 9, 200, 7};
+  const fs::path whole = adapter_of("llama-3");
+  Copy of_queries;
+  of_queries.with("target_modules", {"q_proj"});
+  const fs::path less = of_queries.with_tensors([](json& header, std::string& bytes) {
+    json kept;
+    std::string packed;
+    for (const auto& [name, tensor] : header.items()) {
+      if (name.find("q_proj") == std::string::npos) continue;
+      const std::size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1],
+                        at = packed.size();
+      kept[name] = tensor;
+      kept[name]["data_offsets"] = {at, at + end - begin};
+      packed += bytes.substr(begin, end - begin);
+    }
+    header = kept;
+    bytes = packed;
+  });
+  Model fresh = load("llama-3"), used = load("llama-3");
+  const Floats alone = copied(used.next_logits(text));
+  const auto adapted = [&](Model& model, const fs::path& folder) {
+    model.load_adapters({&folder, 1});
+    model.use_adapters({0});
+    return copied(model.next_logits(text));
+  };
+  const Floats queries = adapted(fresh, less);
+  CHECK(queries != alone);
+  CHECK(adapted(used, whole) != queries);
+  CHECK(adapted(used, less) == queries);
+  CHECK(used.weight_bytes() == fresh.weight_bytes());
+  used.load_adapters({});
+  CHECK(copied(used.next_logits(text)) == alone);
 }
 
 TEST_CASE("a refused adapter leaves the model as it was, and so does an index of no adapter") {

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/error_message.h"
 
@@ -159,6 +160,40 @@ TEST_CASE("what would be written otherwise than in Python is refused in a senten
   CHECK(error_message([&] {
           JinjaTemplate("{{ n }}").render({large, {}, {}});
         }) == "a conversation that has the integer 18446744073709551615, which is too large");
+}
+
+TEST_CASE("filters take the arguments that few templates give them") {
+  check_as_jinja2("rare arguments");
+}
+
+TEST_CASE("literals have all escapes and exponents of Python's") {
+  check_as_jinja2("rare literals");
+}
+
+TEST_CASE("a member that Python's type has and a template here lacks is refused by name") {
+  // Of dir(str), dir(list), dir(range), dir(int), dir(float), dir(dict) and views of dicts.
+  const std::map<std::string, std::vector<std::string>> members{
+      {"'a'",
+       {"casefold",  "center",       "encode",       "expandtabs", "find",    "format_map",   "index",
+        "isalnum",   "isalpha",      "isascii",      "isdecimal",  "isdigit", "isidentifier", "islower",
+        "isnumeric", "isprintable",  "isspace",      "istitle",    "isupper", "ljust",        "maketrans",
+        "partition", "removeprefix", "removesuffix", "rfind",      "rindex",  "rjust",        "rpartition",
+        "rsplit",    "swapcase",     "translate",    "zfill"}},
+      {"list", {"copy", "count", "index"}},
+      {"range(3)", {"count", "index", "start", "step", "stop"}},
+      {"{'a': 1}.keys()", {"isdisjoint", "mapping"}},
+      {"(1)",
+       {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "imag",
+        "numerator", "real", "to_bytes"}},
+      {"(1.5)", {"as_integer_ratio", "conjugate", "fromhex", "hex", "imag", "is_integer", "real"}},
+      {"{'a': 1}", {"fromkeys"}}};
+  for (const auto& [value, names] : members) {
+    for (const std::string& name : names) {
+      CAPTURE(name);
+      CHECK(says(refusal("{{ " + value + "." + name + " is defined }}"),
+                 "the template's line 1 reads \"" + name + "\" of ", "which is not known here"));
+    }
+  }
 }
 
 TEST_CASE("JSON is written as by transformers: no HTML escapes, other characters unchanged") {

@@ -55,6 +55,42 @@ TEST_CASE("a keyword that is not built is refused by its place, wherever it is")
       "");
 }
 
+TEST_CASE("each keyword that restricts values and is not built is refused") {
+  for (const std::string keyword :
+       {"$dynamicRef", "$recursiveRef", "contains", "contentEncoding", "contentMediaType", "disallow",
+        "divisibleBy", "extends", "maxContains", "minContains", "multipleOf", "propertyNames",
+        "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
+    CHECK(error_of("{\"" + keyword + "\": 1}") ==
+          "the schema cannot be used at /" + keyword + ": this keyword is not supported");
+}
+
+TEST_CASE("each format of the standard that is not built is refused with those that are") {
+  for (const std::string format :
+       {"duration", "hostname", "idn-email", "idn-hostname", "iri", "iri-reference", "ipv6", "json-pointer",
+        "regex", "relative-json-pointer", "uri-reference", "uri-template"})
+    CHECK(error_of(R"({"format": ")" + format + R"("})") ==
+          "the schema cannot be used at /format: the supported formats are date, time, date-time, uuid, "
+          "ipv4, email and uri");
+}
+
+TEST_CASE(
+    "lengths of the strings in an enum count characters, and objects are equal only with the same members") {
+  const auto accepts = [](const std::string& schema, const std::string& text) {
+    const Grammar grammar(json_schema_rules(schema, written_members));
+    return grammar.accepts(grammar.after(grammar.start(), text));
+  };
+  const std::string accents = R"({"enum": ["\u00e9\u00e9", "abc"], "maxLength": 2})";
+  CHECK(accepts(accents, "\"\u00e9\u00e9\""));
+  CHECK_FALSE(accepts(accents, "\"abc\""));
+  const std::string both =
+      R"({"allOf": [{"enum": [{"a": 1}, {"b": 2}]}, {"enum": [{"a": 1, "c": 3}, {"b": 2}]}]})";
+  CHECK(accepts(both, R"({"b":2})"));
+  CHECK_FALSE(accepts(both, R"({"a":1})"));
+  const std::string none = R"({"type": "string", "not": {"enum": ["a", "b"]}})";
+  CHECK(accepts(none, "\"c\""));
+  for (const char* one : {"\"a\"", "\"b\""}) CHECK_FALSE(accepts(none, one));
+}
+
 TEST_CASE("a name that JSON Schema does not define is a note, unless it looks like a keyword") {
   for (const std::string note : {"readonly", "_uniqueItems", "faker", "x-order", "$async", "min", "name",
                                  "note", "form", "links", "contentSchema", "$anchor", "media"})
@@ -63,6 +99,7 @@ TEST_CASE("a name that JSON Schema does not define is a note, unless it looks li
        std::vector<std::pair<std::string, std::string>>{{"minLenght", "minLength"},
                                                         {"maxlength", "maxLength"},
                                                         {"max_items", "maxItems"},
+                                                        {"min Itmes", "minItems"},
                                                         {"item", "items"},
                                                         {"additionalproperties", "additionalProperties"},
                                                         {"Required", "required"},
@@ -383,6 +420,10 @@ TEST_CASE("combinations that are not built are refused") {
 }
 
 TEST_CASE("large and deep schemas take bounded time and memory") {
+  CHECK(error_of(std::string(999'998, ' ') + "{}") == "");
+  CHECK(error_of(std::string(999'999, ' ') + "{}") ==
+        "the schema has 1000001 bytes, but at most 1000000 are read");
+  CHECK(error_of("{\"properties\": {\"" + std::string(1000, 'a') + "\": true}}") == "");
   CHECK(error_of("\"" + std::string(10'000'000, 'a') + "\"") ==
         "the schema has 10000002 bytes, but at most 1000000 are read");
   std::string deep = "true";

@@ -209,6 +209,8 @@ SUBJECTS = {
     "case": [
         "{{ 'straße' | upper }} {{ 'ŉ ﬁ ΐ ᾳ ᾼ İ ẞ ß'.upper() }} {{ 'İI ẞ' | lower }}",
         "{{ 'ΟΔΥΣΣΕΥΣ ΣΑΣ, Σ' | lower }} {{ 'aΣ. bΣ’c Σb' | lower }} {{ 'ΟΔΟΣ' | capitalize }} {{ 'ΑΣ ΑΣ' | title }}",
+        # A modifier letter is both cased and ignored.
+        "{{ 'ΑΣʰ ʰΣ ΑΣʰΑ ΑΣ. ΑΣ.Α' | lower }} {{ 'ΑΣ’' | lower }} {{ 'ΑʰΣʰ.' | lower }}",
         '{{ "it\'s o\'clock" | title }} {{ "they\'re bill\'s".title() }} {{ "x1y a_b-c d.e".title() }}',
         "{{ 'hELLO wORLD'.capitalize() }} {{ 'hELLO wORLD' | capitalize }} {{ 'hELLO wORLD'.title() }} {{ 'hELLO wORLD'.lower() }}",
         "{{ 'ǆ ß ﬃ ŉ ᾳ ᾲ'.title() }} {{ 'ßA' | capitalize }} {{ 'ﬁX'.capitalize() }} {{ 'ǆX ßX' | title }}",
@@ -247,6 +249,43 @@ SUBJECTS = {
         "{% set kwargs = 1 %}{% macro f(varargs) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(2) }}",
         "{{ d.get('x', nope) is defined }} {{ nope | default(nope) is defined }} {{ d.get('x') is none }}",
         "{{ nope is callable }} {{ ('<' | safe) | e }} {{ '<' | e | e }} {{ true is sameas true }} {{ 1 is sameas true }}",
+    ],
+    "rare arguments": [
+        ("{{ numbers | select('==', 2) | list }} {{ numbers | select('!=', 2) | list }} {{ numbers | select('<', 2) | list }} "
+         "{{ numbers | select('<=', 2) | list }} {{ numbers | select('>', 2) | list }} {{ numbers | select('>=', 2) | list }}"),
+        "{{ ['b', 'A', 'a'] | sort(case_sensitive=true) }} {{ ['b', 'A', 'a'] | unique(case_sensitive=true) | list }}",
+        "{{ ['b', 'A'] | min }} {{ ['b', 'A', 'a'] | max(case_sensitive=true) }} {{ ['a', 'B'] | min(case_sensitive=true) }}",
+        ("{{ (messages | min(attribute='role')).role }} {{ (messages | max(attribute='role')).role }} "
+         "{{ messages | unique(attribute='role') | map(attribute='role') | list }}"),
+        "{{ {'b': 1, 'A': 2, 'a': 3} | dictsort(case_sensitive=true) }} {{ {'b': 1, 'c': 2} | dictsort(reverse=true) }}",
+        # Each filter that can ignore case, with an attribute.
+        *(f"{{% set ends = [{{'a': 'b', 'n': 1}}, {{'a': 'A', 'n': 2}}, {{'a': 'B', 'n': 3}}, {{'a': 'a', 'n': 4}}] %}}"
+          f"{{{{ {before}ends | {filter}(case_sensitive={sensitive}, attribute='a'){after} }}}}"
+          for sensitive in ("true", "false")
+          for filter, before, after in (("sort", "", " | map(attribute='n') | list"), ("unique", "", " | map(attribute='n') | list"), ("min", "(", ").n"), ("max", "(", ").n"))),
+        *(f"{{{{ {{'b': 'x', 'A': 'Y', 'a': 'y', 'c': 'X'}} | dictsort({sensitive}, '{by}', {reverse}) }}}}"
+          for sensitive in ("true", "false") for by in ("key", "value") for reverse in ("true", "false")),
+        "{{ [{'a': 1}, {'a': 2}] | sum(attribute='a') }} {{ [1, 2] | sum(start=5) }} {{ [[1], [2]] | sum(start=[]) }}",
+        "{{ [{'a': 1}, {}] | map(attribute='a', default='z') | list }} {{ [{}] | map(attribute='a') | list }}",
+        ("{{ [{'a': {'b': ['x', 'y']}}] | map(attribute='a.b.1') | list }} {{ [[4, 5]] | map(attribute=1) | list }} "
+         "{{ [{'a': {'0': 'z'}}] | map(attribute='a.0') | list }}"),
+        "{{ 'x' | float(2.5) }} {{ '' | float }} {{ 'x' | float('y') }}",
+        "{{ nothing | map('upper') | list }} {{ '' | select | list }} {{ nothing | reject | list }} {{ nothing | selectattr('a') | list }}",
+        "{{ 2 * 'ab' }} {{ 2 * [1] }} {{ 2 * (1,) }} {{ 'ab' * -1 }}|",
+        "{{ range is callable }} {{ word is callable }} {{ raise_exception is callable }}",
+        "{{ ('<' | safe) | string ~ '<' }} {{ ('<' | safe) | default('a') }} {{ ('<' | safe) | length }}",
+        "{{ numbers | map('string') | last }}",
+        "{{ numbers | select | reverse }} {{ nope | reverse | list }} {{ numbers | reverse | list }} {{ d | reverse | list }}",
+    ],
+    "rare literals": [
+        "{{ 'a\\a\\b\\f\\v\\r\\n' | tojson }} {{ '\\U0001f600\\U0000004a' }}", "{{ '\\U00110000' }}", "{{ '\\U0001f60' }}",
+        "{{ 1E3 }} {{ 1e+3 }} {{ 15e-1 }} {{ 2.5E+1 }} {{ 1E-2 }}",
+        "{{ 'a\\\nb' }}",
+        "{{ 1e308 * 10 }} {{ -1e308 * 10 }} {{ (1e308 * 10) | tojson }} {{ (-1e308 * 10) | tojson }}",
+        "{{ ['\\U000e0001'] }}", "{{ {'a': 1} == {'a': 2} }} {{ {'a': 1} == {'b': 1} }} {{ {'a': 1, 'a': 2} }}",
+        # Each pair of these, of which some are the beginning of others.
+        ("{% set all = [{}, {'a': 1}, {'a': 1, 'b': 2}, {'b': 2, 'a': 1}, {'b': 2}, [], [1], [1, 2], [2, 1], (), (1,), (1, 2)] %}"
+         "{% for a in all %}{% for b in all %}{{ 1 if a == b else 0 }}{{ 1 if a != b else 0 }}{% endfor %}|{% endfor %}"),
     ],
     "json": [
         "{{ d | tojson }}",

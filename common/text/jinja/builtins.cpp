@@ -534,11 +534,8 @@ Value extreme(const Call& call, bool reverse) {
   return all.empty() ? Value(Undefined{"an item of an empty list"}) : all.front();
 }
 
-/// The elements of a value. Throws Fault for an iterator.
-Values lasting_elements(const Call& call, const char* filter) {
-  if (call.self.sequence() && call.self.sequence()->kind == Kind::kIterator)
-    throw Fault(fmt::format("uses {} on {}", filter, kIteratorInMessages));
-  return call.elements();
+bool is_iterator(const Value& value) {
+  return value.sequence() && value.sequence()->kind == Kind::kIterator;
 }
 
 /// Python's methods of str.
@@ -661,7 +658,8 @@ const Callables kFilters = {
     {"last",
      {{},
       [](const Call& call) {
-        const Values all = lasting_elements(call, "last");
+        if (is_iterator(call.self)) throw Fault(fmt::format("uses last on {}", kIteratorInMessages));
+        const Values all = call.elements();
         return all.empty() ? Value(Undefined{"the last item of an empty list"}) : all.back();
       }}},
     {"length", {{}, [](const Call& call) -> Value { return static_cast<std::int64_t>(length(call.self)); }}},
@@ -678,10 +676,11 @@ const Callables kFilters = {
     {"reverse",
      {{},
       [](const Call& call) -> Value {
-        Values all = lasting_elements(call, "reverse");
+        Values all = call.elements();
         std::reverse(all.begin(), all.end());
         if (call.self.text()) return joined(texts_of(all, call.budget), {}, call.budget);
-        return make_list(std::move(all), call.budget, Kind::kIterator);
+        // As in Jinja, reversing an iterator makes a list.
+        return make_list(std::move(all), call.budget, is_iterator(call.self) ? Kind::kList : Kind::kIterator);
       }}},
     {"safe",
      {{},
