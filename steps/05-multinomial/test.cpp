@@ -162,6 +162,15 @@ TEST_CASE("a temperature of 0 draws the greedy text") {
   CHECK(drawn(2, 0.0f) == greedy);
 }
 
+TEST_CASE("near temperature 0 only the most likely token is left, whichever it is") {
+  for (std::size_t best = 0; best < 4; ++best) {
+    std::vector<float> logits(4, 1.0f), wanted(4, kMasked);
+    wanted[best] = logits[best] = 2.0f;
+    apply_temperature(logits, 0.0f);
+    CHECK(logits == wanted);
+  }
+}
+
 TEST_CASE("--num-return-sequences increments the seed") {
   const auto run = [](const std::string& arguments) {
     const ProgramRun run = run_program(

@@ -105,3 +105,12 @@ TEST_CASE("only the k most likely tokens are drawn") {
   const std::vector<int> want = kept(raw_logits("normal"), 5);
   CHECK(seen == std::set(want.begin(), want.end()));
 }
+
+TEST_CASE("near temperature 0 only the most likely token is left, whichever it is") {
+  for (std::size_t best = 0; best < 4; ++best) {
+    std::vector<float> logits(4, 1.0f), wanted(4, kMasked);
+    wanted[best] = logits[best] = 2.0f;
+    apply_temperature(logits, 0.0f);
+    CHECK(logits == wanted);
+  }
+}

@@ -177,3 +177,12 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
                               generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
+
+TEST_CASE("near temperature 0 only the most likely token is left, whichever it is") {
+  for (std::size_t best = 0; best < 4; ++best) {
+    std::vector<float> logits(4, 1.0f), wanted(4, kMasked);
+    wanted[best] = logits[best] = 2.0f;
+    apply_temperature(logits, 0.0f);
+    CHECK(logits == wanted);
+  }
+}

@@ -38,6 +38,15 @@ ProgramRun run(const std::string& arguments) {
   return run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent " + arguments);
 }
 
+TEST_CASE("near temperature 0 only the most likely token is left, whichever it is") {
+  for (std::size_t best = 0; best < 4; ++best) {
+    std::vector<float> logits(4, 1.0f), wanted(4, kMasked);
+    wanted[best] = logits[best] = 2.0f;
+    apply_temperature(logits, 0.0f);
+    CHECK(logits == wanted);
+  }
+}
+
 TEST_CASE("an impossible value is refused with its option, the value and the range, before any work") {
   const std::string one = "1 or more", none = "0 or more", number = "a number of 0 or more",
                     share = "above 0 and at most 1";

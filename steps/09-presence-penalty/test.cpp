@@ -135,6 +135,15 @@ TEST_CASE("a huge penalty crashes nothing, and an error follows if no token is l
       says(error_message([&] { choose(logits, {.do_sample = true}, generator); }), "no token can be chosen"));
 }
 
+TEST_CASE("near temperature 0 only the most likely token is left, whichever it is") {
+  for (std::size_t best = 0; best < 4; ++best) {
+    std::vector<float> logits(4, 1.0f), wanted(4, kMasked);
+    wanted[best] = logits[best] = 2.0f;
+    apply_temperature(logits, 0.0f);
+    CHECK(logits == wanted);
+  }
+}
+
 TEST_CASE("--presence-penalty outside its range is refused before any work") {
   const std::string option = "--model /nonexistent --presence-penalty=";
   for (const std::string value : {"2.5", "-2.01", "inf", "nan"}) {

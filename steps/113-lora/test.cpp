@@ -1,7 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "common/measure/adapter_trial.h"
 #include "plain_model.h"
@@ -73,6 +78,42 @@ TEST_CASE("of a text that is longer than the context, the end is tried") {
   CHECK(contains(whole, "perplexity of the prompt with the adapter: "));
   CHECK(whole == said(std::span(text).last(16)));
   CHECK(whole != said(std::span(text).first(16)));
+}
+
+/// exp of the mean of -log p of the tokens after the first, or nothing for a single token.
+std::optional<double> perplexity_of(Model& model, const std::vector<int>& text) {
+  if (text.size() < 2) return {};
+  const std::span<const float> logits = model.last_logits(text, static_cast<int>(text.size()));
+  const std::size_t width = logits.size() / text.size();
+  double sum = 0.0;
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    const std::span<const float> row = logits.subspan((i - 1) * width, width);
+    double exponentials = 0.0;
+    for (const float logit : row) exponentials += std::exp(static_cast<double>(logit));
+    sum += std::log(exponentials) - static_cast<double>(row[static_cast<std::size_t>(text[i])]);
+  }
+  return std::exp(sum / static_cast<double>(text.size() - 1));
+}
+
+TEST_CASE("the perplexities are those of the tokens after the first, without the adapter and with it") {
+  for (const std::vector<int>& text :
+       {std::vector{321, 11, 5, 900, 17}, std::vector{321, 11}, std::vector{321}}) {
+    Model model = Model::load(find_model("tales-6m"), make_cpu_device(2));
+    const std::optional<double> without = perplexity_of(model, text);
+    Captured captured(stderr);
+    try_adapter(model, "aesop", text);
+    const std::optional<double> with = perplexity_of(model, text);
+    double printed[2] = {};
+    const int found = std::sscanf(captured.text().c_str(),
+                                  "perplexity of the prompt without the adapter: %lf\n"
+                                  "perplexity of the prompt with the adapter: %lf\n",
+                                  &printed[0], &printed[1]);
+    CHECK(found == (without ? 2 : -1));
+    if (!without) continue;
+    CHECK(printed[0] == doctest::Approx(*without).epsilon(1e-3));
+    CHECK(printed[1] == doctest::Approx(*with).epsilon(1e-3));
+    CHECK(printed[0] != printed[1]);
+  }
 }
 
 TEST_CASE("without an adapter the loops are those of the model alone") {

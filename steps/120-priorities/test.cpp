@@ -196,6 +196,12 @@ TEST_CASE("the program reads the priority of each line, and prints how long each
   CHECK(contains(run.err, " ms (p99 of 2)\n"));
   CHECK(contains(run.err, "priority 7: TTFT "));
   CHECK(contains(run.err, " ms (p99 of 1)\n"));
+  // Nothing is shared. The end of a text is not counted.
+  const std::size_t prompts = stats["prompt_tokens"];
+  CHECK(contains(run.err, fmt::format("; 0 of {} tokens of texts that joined were in the cache", prompts)));
+  CHECK(stats["cache_filled"] > 0.0);
+  CHECK(contains(run.err, fmt::format(" {:.1f} % of their positions filled",
+                                      100.0 * stats["cache_filled"].get<double>())));
 }
 
 TEST_CASE("a priority that is none is refused with its line, and --patience needs requests") {
@@ -210,4 +216,15 @@ TEST_CASE("a priority that is none is refused with its line, and --patience need
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--patience -1").status == 2);
   CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --patience 5").err,
                  "--patience does nothing without --requests"));
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

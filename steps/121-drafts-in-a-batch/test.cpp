@@ -323,10 +323,26 @@ TEST_CASE("the program prints how many drafts were right, and the texts are the 
   CHECK(contains(plain.err, "\n0 of 0 drafts accepted\n"));
   CHECK(!contains(drafted.err, "\n0 of 0 drafts accepted\n"));
   CHECK(contains(drafted.err, " drafts accepted\n"));
+  auto stats = plain.json()["stats"];
+  CHECK(contains(plain.err, fmt::format("; 0 of {} tokens of texts that joined were in the cache",
+                                        stats["prompt_tokens"].get<int>())));
+  CHECK(contains(plain.err, fmt::format(" {:.1f} % of their positions filled",
+                                        100.0 * stats["cache_filled"].get<double>())));
 }
 
 TEST_CASE("drafts need requests") {
   CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5").err,
                  "--prompt-lookup-num-tokens does nothing without --requests"));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt-lookup-num-tokens 0").status == 2);
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

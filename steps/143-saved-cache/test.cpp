@@ -247,6 +247,24 @@ TEST_CASE("a conversation that has no answer yet can be saved") {
   check_next(alone, next, "Why do you weep?");
 }
 
+TEST_CASE("a prompt that is one token shorter than the context gets one token, and a longer one is refused") {
+  const int context = tales().config().n_positions;
+  Messages messages{{"user", "the"}};
+  const auto length = [&] { return std::ssize(encode_chat(tales_tokenizer(), tale().render(messages))); };
+  while (length() < context - 1) messages[0].content += " the";
+  REQUIRE(length() == context - 1);
+  Talk talk(tales());
+  int count = 0;
+  const auto ask = [&] { talk.conversation.answer(messages, [&](const Token&) { ++count; }); };
+  ask();
+  CHECK(count == 1);
+  messages[0].content += " the";
+  REQUIRE(length() == context);
+  CHECK(error_message(ask) == fmt::format("the conversation has {0} tokens, and the model sees at most {0}; "
+                                          "leave room for an answer",
+                                          context));
+}
+
 TEST_CASE("the program goes on where another one has ended") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "session").string();

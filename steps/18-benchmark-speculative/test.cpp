@@ -60,6 +60,7 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   const auto json = measured(results);
   REQUIRE(json.size() == 9);
   std::set<std::pair<std::string, int>> cases;
+  std::map<std::string, double> baselines;
   for (const auto& row : json) {
     CHECK(row["draft"] == "tales-1m");
     cases.emplace(row["dtype"].get<std::string>(), row["drafted"].get<int>());
@@ -69,7 +70,12 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
     CHECK(row["tokens per pass"] <= row["drafted"].get<double>() + 1.0);
     CHECK(row["low"] <= row["tokens/s"]);
     CHECK(row["tokens/s"] <= row["high"]);
-    CHECK(row["speed-up"] > 0.0);
+    // Of one repetition.
+    CHECK(row["speed-up"].get<double>() ==
+          doctest::Approx(row["tokens/s"].get<double>() / row["baseline tokens/s"].get<double>())
+              .epsilon(0.01));
+    CHECK(row["baseline tokens/s"] ==
+          baselines.emplace(row["dtype"], row["baseline tokens/s"]).first->second);
   }
   CHECK(cases.size() == 9);
 

@@ -176,8 +176,26 @@ TEST_CASE("with a draft model, everything is as in the benchmark of speculation"
                                           "--benchmark " +
                                           folder.path().string());
   std::ifstream file(folder.path() / "speculative.json");
-  CHECK(nlohmann::json::parse(file).size() == 3);
+  const auto rows = nlohmann::json::parse(file);
+  REQUIRE(rows.size() == 3);
+  Model smaller = tales().load_beside(find_model("tales-1m"));
+  Speculation counts;
+  for (const char* prompt : {"A", "B"})
+    speculate(tales(), smaller, tales_tokenizer().encode(prompt), {.stopping = {.max_new_tokens = 4}}, 1,
+              counts, [](const Token&) {});
+  // Of one repetition, and of its warm-up.
+  CHECK(rows[0]["acceptance"] == doctest::Approx(1.0 * counts.accepted / counts.drafted));
+  CHECK(rows[0]["tokens per pass"] == doctest::Approx(1.0 + 1.0 * counts.accepted / counts.rounds));
+  for (const auto& row : rows)
+    CHECK(row["speed-up"].get<double>() ==
+          doctest::Approx(row["tokens/s"].get<double>() / row["baseline tokens/s"].get<double>())
+              .epsilon(0.01));
   CHECK(!std::filesystem::exists(folder.path() / "kv-cache.json"));
+  for (const std::string wrong : {"--prompt A --prompt B", "--no-use-cache"}) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, draft + wrong);
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.err, "--draft-model needs the cache, one prompt and one continuation"));
+  }
   const ProgramRun two = run_program(STAIRCASE_STEP_PROGRAM, draft + "--draft-model tales-6m");
   CHECK(two.status == 2);
   CHECK(contains(two.err, "but without --benchmark only one can propose"));

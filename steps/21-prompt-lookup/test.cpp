@@ -492,10 +492,14 @@ TEST_CASE("the program prints how well it went, and refuses impossible options")
   REQUIRE(run.status == 0);
   const auto json = run.json();
   CHECK(json["sequences"] == run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"]);
-  CHECK(json["stats"].contains("acceptance_rate"));
+  Speculation counts;
+  PromptLookup lookup(LookupOptions().ngram, tales().config().vocab_size);
+  speculate(tales(), lookup, json["sequences"][0]["prompt_token_ids"], {.stopping = {.max_new_tokens = 30}},
+            5, counts, [](const Token&) {});
+  CHECK(json["stats"]["acceptance_rate"] == doctest::Approx(1.0 * counts.accepted / counts.drafted));
   CHECK(json["stats"]["weight_bytes"] == tales().weight_bytes());
   CHECK(json["stats"]["cache_bytes"] == StaticKvCache(tales()).use().bytes);
-  CHECK(contains(run.err, "drafted tokens accepted"));
+  CHECK(contains(run.err, fmt::format("{} of {} drafted tokens accepted", counts.accepted, counts.drafted)));
   // Another length of the match changes the drafts, but not the text.
   const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM,
                                         prompt + " --prompt-lookup-num-tokens 5 --max-matching-ngram-size 1");

@@ -213,13 +213,18 @@ TEST_CASE("the report is computed from the counts: rates of all rounds, costs of
   Speculation counts{.rounds = 5, .drafted = 20, .accepted = 10};
   // 6 of 12 are accepted, 2 rejected, 4 after those; γ is 4, α is 6 / 8, c is 0.5 / 2.
   counts.typical = {{4, 4, 2.0, 3.0}, {4, 1, 2.0, 3.0}, {4, 1, 2.0, 3.0}};
-  std::string text;
+  std::string text, lines;
   {
-    const Captured captured(stdout);
+    const Captured captured(stdout), told(stderr);
     report(counts, 2.0, output);
     output.close(0);
     text = captured.text();
+    lines = told.text();
   }
+  CHECK(lines ==
+        "\n10 of 20 drafted tokens accepted (50 %), 3.00 tokens per pass of the target\n"
+        "a draft token takes 0.25 of the target's, a pass that verifies 1.50; speed-up 1.20, by the formula "
+        "1.53\n");
   auto stats = nlohmann::json::parse(text)["stats"];
   CHECK(stats["acceptance_rate"] == 0.5);
   CHECK(stats["tokens_per_target_pass"] == 3.0);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "streaming.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -86,6 +87,35 @@ TEST_CASE("a window changes nothing before it is full, and something afterwards"
   }
   CHECK(without > 1e-3);
   CHECK(with > 1e-3);
+}
+
+TEST_CASE("the perplexities are those of the tokens beyond the window, at the end of the text") {
+  Model model = Model::load(find_model("tales-1m"), make_cpu_device(2));
+  const int context = model.config().n_positions, window = 40;
+  const TemporaryFolder folder;
+  const std::vector<int> tokens = some_text(context + 9);
+  std::string lines;
+  {
+    const Captured told(stderr);
+    try {
+      compare_windows(model, tokens,
+                      {.file = (folder.path() / "x.svg").string(), .window = window, .sinks = 3});
+    } catch (const Error&) {  // without gnuplot
+    }
+    lines = told.text();
+  }
+  const std::span<const int> seen = std::span(tokens).subspan(9);
+  const auto perplexity = [&](int positions, int sinks) {
+    const std::vector<double> loss = losses(model, seen, positions, sinks);
+    double sum = 0.0;
+    for (int i = window; i < context - 1; ++i) sum += loss[i];
+    return std::exp(sum / (context - 1 - window));
+  };
+  CHECK(begins_with(
+      lines, fmt::format("perplexity of the {} tokens beyond the window\n"
+                         "  {:<28}{:.2f}\n  {:<28}{:.2f}\n  {:<28}{:.2f}\n",
+                         context - 1 - window, "all positions", perplexity(context, 0), "the newest 40",
+                         perplexity(window, 0), "the first 3, the newest 37", perplexity(window, 3))));
 }
 
 TEST_CASE("a text needs two tokens more than the window") {

@@ -1,4 +1,6 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include "beam_search.h"
 #include "tests/error_message.h"
@@ -305,6 +307,13 @@ TEST_CASE("the program prints what beams need, and refuses more than the machine
                  "error: --num-beams is 1100000000, but one token per beam needs 30078125 MiB, "
                  "more than the "));
   CHECK(contains(refusal, " MiB of this machine; use fewer beams\n"));
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  CHECK(contains(refusal, fmt::format("more than the {:.0f} MiB of this machine", memory / (1 << 20))));
+  const std::int64_t row = std::int64_t{4} * (256 + 2 * 256 + 2 * 256 + 1024 + 3 * 256 + 4096);
+  const auto too_many = static_cast<std::int64_t>(1.01 * memory / static_cast<double>(row));
+  CHECK(
+      contains(said(fmt::format("--num-beams {}", too_many), 2), " MiB of this machine; use fewer beams\n"));
 }
 
 TEST_CASE("options without a meaning in a search are refused in a sentence") {

@@ -387,3 +387,12 @@ TEST_CASE("the batch has as many rows as allowed, and no more than there are req
   }
   CHECK(bytes == std::vector<std::size_t>{bytes[0], 2 * bytes[0], 3 * bytes[0], 3 * bytes[0]});
 }
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+}

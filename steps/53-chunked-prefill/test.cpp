@@ -313,3 +313,12 @@ TEST_CASE("a chunk of no tokens is refused, and one without requests does nothin
   CHECK(own.status == 1);
   CHECK(contains(own.err, "line 1: unknown key \"prefill_chunk\""));
 }
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+}

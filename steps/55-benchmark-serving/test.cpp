@@ -94,6 +94,37 @@ TEST_CASE("static batches never overlap, and their texts are the same as alone")
   }
 }
 
+TEST_CASE("a line has the rates, the gain of each round, and the latencies of all runs") {
+  const auto text = [](double first, double step, int count) {
+    TextTimes times;
+    for (int i = 0; i < count; ++i) times.tokens.push_back(first + step * i);
+    return times;
+  };
+  Way before{.name = "static", .rates = {2.0, 5.0, 4.0}, .texts = {{1}, {2}, {3}}}, way{"other"};
+  way.rates = {6.0, 10.0, 2.0};
+  way.times = {text(0.1, 0.01, 2), text(0.3, 0.03, 3)};
+  way.texts = {{1}, {9}, {3}};
+  way.rows_a_pass = 1.5;
+  way.filled = 25.0;
+  // TTFT 100 and 300 ms, TPOT 10 and 30, ITL 10, 30 and 30; gains of 3, 2 and 0.5.
+  const std::vector<Table::Cell> line = figures(way, before);
+  REQUIRE(line.size() == 20);
+  CHECK(std::get<std::string>(line[0]) == "other");
+  CHECK(std::get<double>(line[1]) == 6.0);
+  CHECK(std::get<double>(line[4]) == 2.0);
+  CHECK(std::get<int>(line[5]) == 2);
+  CHECK(std::get<double>(line[6]) == 1.5);
+  CHECK(std::get<double>(line[7]) == 25.0);
+  const auto latency = [&](int index) { return std::get<double>(line[static_cast<std::size_t>(index)]); };
+  for (const auto& [first, median, most] :
+       {std::tuple(8, 200.0, 300.0), {12, 20.0, 30.0}, {16, 30.0, 30.0}}) {
+    CHECK(latency(first) == doctest::Approx(median));
+    CHECK(latency(first + 3) == doctest::Approx(most));
+    CHECK(latency(first + 1) <= latency(first + 2));
+    if (median < most) CHECK(latency(first + 2) < most);
+  }
+}
+
 TEST_CASE("the benchmark measures each way of batching on the same requests") {
   const TemporaryFolder folder;
   std::string file;
@@ -174,4 +205,15 @@ TEST_CASE("without a benchmark the requests are served") {
                                      "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
   REQUIRE(run.status == 0);
   CHECK(run.json()["sequences"].size() == 2);
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

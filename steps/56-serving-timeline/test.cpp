@@ -5,6 +5,7 @@
 #include <random>
 
 #include "latencies.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -90,6 +91,19 @@ TEST_CASE("a lane is empty before, between and after its bars, until the last ba
   CHECK(empty_part({}) == 0.0);
 }
 
+TEST_CASE("the empty time is printed in percent") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "rows.svg").string();
+  const Captured lines(stderr);
+  try {
+    // Of two lanes of four seconds, the second is in use for one.
+    draw({{0.0, 0.0, {1.0, 4.0}}, {0.0, 0.0, {0.5, 1.0}}}, file);
+  } catch (const Error&) {  // without gnuplot
+    return;
+  }
+  CHECK(lines.text() == file + ": the rows are empty for 38 % of the time\n");
+}
+
 TEST_CASE("the program draws the rows of the batch, and prints what it prints without the drawing") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "rows.svg").string();
@@ -121,4 +135,15 @@ TEST_CASE("without requests there is nothing to draw") {
   CHECK(run.status == 0);
   CHECK(contains(run.err, "--timeline does nothing without --requests"));
   CHECK(!std::filesystem::exists(file));
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

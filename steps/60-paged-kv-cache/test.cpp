@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "generate.h"
 #include "paged_engine.h"
+#include "tests/error_message.h"
 #include "tests/run_program.h"
 #include "tests/same_logits.h"
 #include "tests/step.h"
@@ -231,4 +232,15 @@ TEST_CASE("the program copies no key when a row moves, and serves the texts of e
   const ProgramRun alone =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 12" + usual);
   CHECK(run.json()["sequences"][1] == alone.json()["sequences"][0]);
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

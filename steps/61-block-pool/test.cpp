@@ -259,5 +259,17 @@ TEST_CASE("the program prints how many blocks were taken and how well they were 
   CHECK(stats["cache_copied_bytes"] == 0);
   CHECK(stats["cache_filled"] > 0.1);
   CHECK(stats["cache_filled"] < 0.9);
-  CHECK(contains(run.err, "at most 2 of 64 blocks taken, and "));
+  CHECK(contains(run.err, fmt::format("at most 2 of 64 blocks taken, and {:.1f} % of their positions filled",
+                                      100.0 * stats["cache_filled"].get<double>())));
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

@@ -461,7 +461,11 @@ TEST_CASE("the program serves the same texts from a small pool, and prints the n
   CHECK(preempted > 0);
   CHECK(contains(small.err, fmt::format("; {} preemptions", preempted)));
   CHECK(small.json()["stats"]["cache_bytes"] < large.json()["stats"]["cache_bytes"]);
-  CHECK(contains(small.err, "at most 4 of 4 blocks taken"));
+  const double filled = small.json()["stats"]["cache_filled"];
+  CHECK(filled > 0.0);
+  CHECK(filled <= 1.0);
+  CHECK(contains(small.err, fmt::format("at most 4 of 4 blocks taken, and {:.1f} % of their positions filled",
+                                        100.0 * filled)));
 }
 
 TEST_CASE(
@@ -499,4 +503,15 @@ TEST_CASE("an echo with log-probabilities reads no cached prefix: it has all of 
   CHECK(same_results(run.json()["sequences"], none.json()["sequences"]));
   CHECK(same_results(run.json()["sequences"][0], run.json()["sequences"][1]));
   CHECK(run.json()["stats"]["prefix_tokens_found"] > 0);
+}
+
+TEST_CASE("requests have the cache, and one text each") {
+  for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--requests - {}", wrong), "{\"prompt\": \"A\"}\n");
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: --requests cannot be combined with --num-return-sequences or --no-use-cache\n");
+  }
+  CHECK(contains(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8").err,
+                 "--prefill-chunk does nothing without --requests"));
 }

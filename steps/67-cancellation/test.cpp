@@ -141,6 +141,29 @@ TEST_CASE("each client gets the texts that it requested") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
+TEST_CASE("alone, a request may have more texts than fit into batch and queue") {
+  Served served(1, 1);
+  const auto sent = served.send(5, 3, R"(, "n": 4)");
+  CHECK(sent.admission == Admission::kAccepted);
+  CHECK(served.send(5, 3).admission == Admission::kFull);
+  served.run({sent});
+  for (int i = 0; i < 4; ++i) CHECK(text(sent, i) == alone(5, 3));
+}
+
+TEST_CASE("the texts of a request have seeds in their order, whichever begins first") {
+  Served served(1, 100);
+  const std::string keys = R"(, "max_tokens": 9, "temperature": 5, "ignore_eos": true)";
+  const auto many = served.send(R"({"prompt": [[1], [2], [1]], "n": 2, "seed": 7)" + keys + "}");
+  std::vector<Served::Sent> alone;
+  for (int i = 0; i < 6; ++i) {
+    alone.push_back(
+        served.send(fmt::format(R"({{"prompt": [{}], "seed": {}{}}})", i / 2 == 1 ? 2 : 1, 7 + i, keys)));
+  }
+  served.run(alone);
+  served.run({many});
+  for (int i = 0; i < 6; ++i) CHECK(text(many, i) == text(alone[i]));
+}
+
 TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   std::atomic<bool> all_sent = false;

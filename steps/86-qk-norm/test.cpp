@@ -40,6 +40,13 @@ TEST_CASE("each head rotates alike, and features beyond the rotated part stay th
   CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
 }
 
+TEST_CASE("the speeds of the pairs depend on the size of the rotated part alone, however large the head is") {
+  const Vector x = rotate({0, 1, 0, 0, 8, 9, 8, 9}, 5, 8, 4, 10000);  // 10000^(-2 / 4) radians per position
+  CHECK(x[1] == doctest::Approx(std::cos(0.05)));
+  CHECK(x[3] == doctest::Approx(std::sin(0.05)));
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector{8, 9, 8, 9});
+}
+
 TEST_CASE("the logits after a text are those that transformers computes") {
   PlainModel plain(reference_model("qwen3"));
   CHECK(difference_from_reference("qwen3", [&](const auto& text) { return plain.logits(text); }) < 1e-4);

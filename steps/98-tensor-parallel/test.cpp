@@ -5,11 +5,13 @@
 #include <numeric>
 #include <random>
 
+#include "common/measure/rank_comparison.h"
 #include "common/model/model_folder.h"
 #include "common/parallel/thread_ranks.h"
 #include "forward_pass.h"
 #include "generate.h"
 #include "static_kv_cache.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
@@ -173,6 +175,25 @@ TEST_CASE("the same seed draws the same text on every rank, without any messages
     return generate(model, {321, 11, 5}, options, cache, generator, [](const auto&) {}).tokens;
   });
   for (const std::vector<int>& text : texts) CHECK(text == texts[0]);
+}
+
+TEST_CASE("the comparison prints the weights of rank 0, and what it receives for a prompt") {
+  Model alone = Model::load(find_model("tales-llama-1m"), make_cpu_device(1));
+  std::size_t weights = 0;
+  run_as_threads(2, [&](Ranks& ranks) {
+    const Model part = Model::load(find_model("tales-llama-1m"), make_cpu_device(1), DType::kFloat32, ranks);
+    if (ranks.rank() == 0) weights = part.weight_bytes();
+  });
+  const std::vector<int> prompt{321, 11, 5, 900, 17, 2, 4000};
+  const Captured captured(stderr);
+  compare_with_ranks(alone, 2, prompt, [&](Model& part) { part.next_logits(prompt); });
+  // Each token has a sum after the embedding and two in each block; only the last token leaves the last one.
+  // Then come the logits of the other rank, and one of a row of zeros.
+  const std::size_t received = 4 * (128 * (2 * 4 - 1) * prompt.size() + 128 * 2 + 2048 + 1);
+  CHECK(
+      contains(captured.text(),
+               fmt::format("\nrank 0 of 2 keeps {:.1f} MiB of weights and receives {:.1f} KiB for 7 tokens\n",
+                           static_cast<double>(weights) / (1 << 20), static_cast<double>(received) / 1024)));
 }
 
 TEST_CASE("--own-pass changes no text, and shared logits are compared with those of one process") {

@@ -1,15 +1,18 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <future>
 
 #include "common/base/error.h"
+#include "common/measure/rank_comparison.h"
 #include "common/model/model_folder.h"
 #include "common/parallel/thread_ranks.h"
 #include "generate.h"
 #include "pipeline.h"
 #include "static_kv_cache.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
@@ -218,6 +221,39 @@ TEST_CASE("ranks with different numbers of micro-batches are rejected") {
             model.next_logits(batch_of(kTexts));
           });
         }) == "rank 1 expects 4608 bytes from rank 0, which sent 13824: all ranks need the same options");
+}
+
+TEST_CASE(
+    "the comparison prints the blocks and weights of each rank, what it receives, and how long a pass "
+    "takes") {
+  Model alone = Model::load(find_model("tales-qwen-1m"), make_cpu_device(1));
+  std::vector<std::size_t> weights(3);
+  run_as_threads(3, [&](Ranks& ranks) {
+    weights[static_cast<std::size_t>(ranks.rank())] =
+        with_own_pass(find_model("tales-qwen-1m"), ranks, 2).weight_bytes();
+  });
+  std::string said;
+  {
+    const Captured captured(stderr);
+    compare_with_stages(alone, 3, kTexts, [](Model& part) {
+      part.run_with([&part](Pass& pass) { forward(part.network(), pass, 2); });
+    });
+    said = captured.text();
+  }
+  const std::size_t hidden = std::size_t{4} * 128 * (7 + 2 + 12 + 1 + 5), logits = std::size_t{4} * 4096 * 5;
+  const std::size_t received[] = {logits, hidden + logits, hidden};
+  const int blocks[] = {1, 1, 2};
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(contains(
+        said,
+        fmt::format("\nrank {} of 3: {} blocks, {:.1f} MiB of weights, {:.1f} KiB received\n", rank,
+                    blocks[rank], static_cast<double>(weights[static_cast<std::size_t>(rank)]) / (1 << 20),
+                    static_cast<double>(received[rank]) / 1024)));
+  }
+  double ms = 0.0;
+  REQUIRE(std::sscanf(said.c_str() + said.find("a pass of"), "a pass of 5 sequences takes %lf ms\n", &ms) ==
+          1);
+  CHECK(ms < 1000.0);
 }
 
 TEST_CASE("--compare-ranks prints what each rank has and receives, and changes no text") {

@@ -4,18 +4,36 @@ GGUF."""
 import functools
 import gzip
 import json
+import re
 import shutil
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 from support import BUILD, ROOT, STEPS, call
 
+sys.path.insert(0, str(ROOT / "tests"))
+from chosen import chosen, touched  # noqa: E402
+
 FAMILIES = ROOT / "tests/reference/families"
 FILES = ROOT / "tests/reference/gguf-families"
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
           "95-kept-answers", "96-dropped-turns", "97-chat-server", "122-urgent-requests", "123-draft-models", "143-saved-cache"}  # whose program does something other than continue a text
 NEAR = 0.002  # of two logits that are this close either may be the larger one
+
+
+@functools.lru_cache(maxsize=None)
+def sampled(*options):
+    """Of the steps whose program has these options, one in eight, others for each commit; and those that it changes."""
+    steps = [step for step in STEPS if step.name not in OTHERS
+             and (chosen(f"families {step.name}", 8) or touched(f"steps/{step.name}"))]
+    return [step for step in steps if all(re.search(rf"[ ,]{option}\b", options_of(step.name)) for option in options)]
+
+
+@functools.lru_cache(maxsize=None)
+def options_of(step):
+    return call(BUILD / "steps" / step, "--help").stdout
 
 
 @functools.lru_cache(maxsize=None)
@@ -56,6 +74,8 @@ class Families(unittest.TestCase):
                 with self.subTest(step.name, text=case[0]):
                     done = self.check(step.name, FAMILIES / "llama-3", *case)
                     self.assertNotIn(" does nothing", done.stderr)
+                    if "add_dtype_option" in (step.folder / "main.cpp").read_text():
+                        self.assertIn("by formula: weights ", done.stderr)
                     if int(step.number) != 13:  # whose cache grows
                         cache = json.loads(done.stdout)["stats"]["cache_allocated_bytes"]
                         self.assertEqual(cache, one_text if int(step.number) > 13 else 0, "the cache has one text")
@@ -76,6 +96,154 @@ class Families(unittest.TestCase):
                     self.assertIn(" tokens/s, 2.0 rows a pass;", done.stderr)
                     if step.number > "60":
                         self.assertIn(f"at most {slots} of {32 * slots} blocks taken", done.stderr)
+
+    def test_each_text_of_a_prompt_has_a_seed_of_its_own(self):
+        """One more than that of the text before, in every step: it is the text that this seed gives alone."""
+        def texts(step, seed, count):
+            done = self.program(step, "tales-1m", "A fox", "--do-sample", "--max-new-tokens", 5, "--seed", seed,
+                                "--num-return-sequences", count)
+            return [(sequence["prompt_token_ids"], sequence["token_ids"]) for sequence in json.loads(done.stdout)["sequences"]]
+
+        wanted = [text for seed in (7, 8) for text in texts("05-multinomial", seed, 1)]
+        self.assertNotEqual(*wanted)
+        for step in STEPS:
+            if step.name not in OTHERS and int(step.number) >= 5:
+                with self.subTest(step.name):
+                    self.assertEqual(texts(step.name, 7, 2), wanted)
+
+    def test_several_greedy_texts_of_a_prompt_are_refused_as_equal(self):
+        """From step 08 on. A search is the other way to more than one text."""
+        for step in sampled():
+            if int(step.number) < 8:
+                continue
+            with self.subTest(step.name):
+                done = self.program(step.name, "tales-1m", "A fox", "--max-new-tokens", 1, "--num-return-sequences", 2, status=2)
+                self.assertRegex(done.stderr, "^error: --num-return-sequences 2 needs --do-sample(:| or --num-beams:) ")
+                self.assertEqual(done.stdout, "")
+
+    def test_the_options_of_sampling_have_the_same_limits_in_every_step(self):
+        """Those of the lesson, where a step has taken its code from an earlier one."""
+        limits = {"--temperature": (("-0.1",), ("0", "0.000001")), "--top-k": (("0", "-1"), ("1",)),
+                  "--top-p": (("0", "1.1", "-0.5"), ("0.000001", "1"))}
+        for step in sampled("--temperature"):
+            if int(step.number) < 8:  # which adds the limits
+                continue
+            for option, (refused, taken) in limits.items():
+                for value in refused + taken if f"  {option} " in options_of(step.name) else ():
+                    with self.subTest(step.name, option=option, value=value):
+                        done = self.program(step.name, "tales-1m", "A fox", "--do-sample", "--max-new-tokens", 1, option, value,
+                                            status=2 if value in refused else 0)
+                        if value in refused:
+                            self.assertRegex(done.stderr, f"^error: {option} .*{value}")
+
+    def test_a_temperature_near_zero_is_greedy_in_every_step(self):
+        for step in sampled("--temperature"):
+            texts = [self.sequence(step.name, "tales-1m", "A fox", "--max-new-tokens", 5, *options)["token_ids"]
+                     for options in ((), *(("--do-sample", "--temperature", value) for value in ("0.000001", "1e-38", "0")))]
+            with self.subTest(step.name):
+                self.assertEqual(texts[1:], texts[:1] * 3)
+
+    def test_the_likeliest_tokens_are_shown_only_if_an_option_says_so(self):
+        for step in sampled("--show-candidates"):
+            for count in (None, 2):
+                with self.subTest(step.name, count=count):
+                    done = call(BUILD / "steps" / step.name, "--model", "tales-1m", "--device", "cpu", "--prompt", "A fox",
+                                "--max-new-tokens", 3, *(() if count is None else ("--show-candidates", count)))
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertEqual(len(re.findall(r"(?m)^.* \d+\.\d % ", done.stderr)), 0 if count is None else 3 * count, done.stderr)
+
+    def test_the_perplexity_of_each_prompt_has_its_number(self):
+        for step in sampled("--echo"):
+            with self.subTest(step.name):
+                done = self.program(step.name, "tales-1m", "A fox", "--prompt", "The king", "--echo", "--max-new-tokens", 1)
+                numbers = re.findall(r"perplexity of prompt (\d+): ", done.stderr)
+                self.assertEqual(numbers, [] if int(step.number) == 37 else ["1", "2"])  # 38 adds the perplexity
+
+    def test_the_cache_has_no_more_rows_than_texts_grow_at_a_time(self):
+        def allocated(step, *options):
+            done = self.program(step, "tales-1m", "A fox", "--max-new-tokens", 2, *options)
+            return json.loads(done.stdout)["stats"]["cache_allocated_bytes"]
+
+        for step in sampled("--max-batch-size"):
+            one = allocated(step.name)
+            for most in (1, 2):
+                with self.subTest(step.name, most=most):
+                    self.assertEqual(allocated(step.name, "--prompt", "The king", "--prompt", "A wolf", "--max-batch-size", most),
+                                     most * one)
+
+    def test_a_report_has_the_figures_of_the_statistics(self):
+        file = Path(self.enterContext(tempfile.TemporaryDirectory())) / "requests.jsonl"
+        file.write_text("".join(json.dumps({"prompt": prompt, "max_new_tokens": length}) + "\n"
+                                for prompt, length in (("The wolf", 4), ("A fox", 12), ("The king", 8))))
+        for step in sampled("--requests"):
+            if int(step.number) < 54:
+                continue
+            with self.subTest(step.name):
+                done = call(BUILD / "steps" / step.name, "--model", ROOT / "models/tales-1m", "--device", "cpu", "--json",
+                            "--ignore-eos", "--requests", file)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                stats = json.loads(done.stdout)["stats"]
+                report = next(line for line in done.stderr.splitlines() if line.startswith("3 requests in "))
+                self.assertIn(f" s, {stats['tokens_per_second']:.1f} tokens/s, ", report)
+                for name in ("TTFT", "TPOT", "ITL"):
+                    three = [stats[f"{name.lower()}_ms_p{percent}"] for percent in (50, 95, 99)]
+                    self.assertEqual(three, sorted(three))
+                    self.assertIn(f"; {name} in ms: {three[0]:.1f} (p50), {three[1]:.1f} (p95), {three[2]:.1f} (p99)", report)
+
+    def test_the_memory_of_the_cache_is_that_of_the_run(self):
+        """Twelve tokens have keys and values in every layer; without a cache there are none."""
+        config = json.loads((FAMILIES / "llama-3/config.json").read_text())
+        position = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+        for step in sampled("--no-use-cache"):
+            with self.subTest(step.name):
+                def stats(*options):
+                    done = self.program(step.name, FAMILIES / "llama-3", "A fox", "--max-new-tokens", 12, "--ignore-eos", *options)
+                    return json.loads(done.stdout)["stats"]
+
+                cached = stats()
+                self.assertGreaterEqual(cached["cache_bytes"], 12 * position)
+                self.assertGreaterEqual(cached["cache_allocated_bytes"], cached["cache_bytes"])
+                without = stats("--no-use-cache")
+                self.assertEqual([without[f"cache_{name}bytes"] for name in ("", "allocated_", "copied_")], [0, 0, 0])
+
+    def test_a_trace_has_the_origin_of_each_token(self):
+        """A model that drafts for itself is right each time, and the pass that verifies adds a bonus. Another model is
+        wrong at times."""
+        file = Path(self.enterContext(tempfile.TemporaryDirectory())) / "run.trace"
+
+        def origins(step, draft):
+            self.program(step, "tales-6m", "A fox", "--draft-model", draft, "--trace", file, "--max-new-tokens", 20, "--ignore-eos")
+            events = map(json.loads, file.read_text().splitlines())
+            return [event["origin"] for event in events if event["event"] == "token"]
+
+        for step in sampled("--draft-model", "--trace", "--ignore-eos"):
+            with self.subTest(step.name):
+                own, other = origins(step.name, "tales-6m"), origins(step.name, "tales-1m")
+                self.assertEqual(set(own[1:]), {"accepted", "bonus"})
+                self.assertEqual({*other} - {"model"}, {"accepted", "bonus", "corrected"})  # a pass may have no draft
+
+    def test_the_memory_of_the_cache_is_that_of_both_models_with_a_draft_model(self):
+        def use(step, model, *options):
+            stats = json.loads(self.program(step, model, "A fox", "--max-new-tokens", 3, *options).stdout)["stats"]
+            return [stats["cache_bytes"], stats["cache_allocated_bytes"]]
+
+        for step in sampled("--draft-model"):
+            with self.subTest(step.name):
+                apart = zip(use(step.name, "tales-6m"), use(step.name, "tales-1m"))
+                self.assertEqual(use(step.name, "tales-6m", "--draft-model", "tales-1m"), [sum(pair) for pair in apart])
+
+    def test_a_line_of_requests_has_the_options_of_the_command_line_where_it_has_none_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            lines = Path(folder) / "requests.jsonl"
+            lines.write_text('{"prompt": "A fox"}\n{"prompt": "A fox", "max_new_tokens": 2}\n')
+            options = ["--requests", lines], ["--max-new-tokens", 3, "--ignore-eos"]
+            for step in sampled("--requests"):
+                program = BUILD / "steps" / step.name
+                for first, second in (options, options[::-1]):
+                    with self.subTest(step.name, first=first):
+                        done = call(program, "--model", "tales-1m", "--device", "cpu", "--json", *first, *second)
+                        self.assertEqual(done.returncode, 0, done.stderr)
+                        self.assertEqual([len(sequence["token_ids"]) for sequence in json.loads(done.stdout)["sequences"]], [3, 2])
 
     def test_any_of_several_tokens_ends_a_text(self):
         """Here the fourth of the greedy text; where the shortest length is above, neither comes."""

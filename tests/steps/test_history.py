@@ -99,6 +99,14 @@ class History(Scratch):
         dates = list(map(int, self.git(self.repository, "log", "--reverse", "--format=%ct").split()))
         self.assertEqual(dates, sorted(set(dates)))
 
+    def test_every_build_folder_is_ignored_and_nothing_else(self):
+        clone = self.folder / "clone"
+        self.git(self.folder, "clone", "-q", str(self.repository), str(clone))
+        for folder in ("build", "build-debug", "build2", "steps/build", "notes"):
+            (clone / folder).mkdir(parents=True)
+            (clone / folder / "file").write_text("")
+        self.assertEqual(self.git(clone, "status", "--porcelain"), "?? notes/\n?? steps/\n")
+
     def test_later_commits_touch_the_program_and_the_library_only(self):
         first = STEPS[0].name
         for step in STEPS[1:]:

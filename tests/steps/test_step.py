@@ -12,9 +12,10 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from support import STEPS, Scratch, series, snapshot
+from support import ROOT, STEPS, Scratch, series, snapshot
 
 from step_commands.compiling import absolute, warnings
+from step_commands import check
 from step_commands import folder as practice_folder
 from step_commands.series import Problem
 from step_commands.folder import LIBRARY, Folder, copy_library
@@ -68,6 +69,14 @@ class Show(Scratch):
         self.assertEqual(re.findall(r"^[+-]\w.*", self.show("diff", "1", "3"), re.MULTILINE), ["-int two;", "+int three, two;"])
         self.assertEqual([line.split() for line in self.show("diff", "2", "--stat").splitlines()],
                          [["main.cpp", "+1", "-1", "+-"], ["new.h", "+1", "+"]])
+
+    def test_an_empty_file_is_in_every_kind_of_diff(self):
+        (self.root / "steps/02-b-c/none.h").write_text("")
+        plain = self.show("diff", "2")
+        self.assertIn("02-b-c/none.h\nnew file mode 100644\n", plain)
+        self.assertEqual(re.sub(r"\033\[\d+m", "", self.show("diff", "2", "--color", "always")), plain)
+        self.assertEqual([line.split() for line in self.show("diff", "2", "--stat").splitlines()],
+                         [["main.cpp", "+1", "-1", "+-"], ["new.h", "+1", "+"], ["none.h", "+0"]])
 
     def test_changed_words_stand_out(self):
         text = self.show("diff", "2", "--color", "always")
@@ -181,6 +190,20 @@ class Show(Scratch):
         for command in ("list", "diff", "practice", "check", "watch", "next", "answer", "history", "climb"):
             self.assertIn(f"tools/step {command}", self.show(command, "--help"))
             self.assertIn(command, self.show("--help"))
+
+    def test_no_two_words_of_a_help_text_run_together(self):
+        """A help text has several literals. Where a blank is missing between two, a word that no other text has ends in
+        a word of theirs, and begins with another."""
+        texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "steps").rglob("*.md"),
+                 *(ROOT / "common").rglob("*.[ch]*"), *(ROOT / "tests/steps").glob("*.py")]
+        known = {word for text in texts for word in re.findall(r"[a-z]+", text.read_text(encoding="utf-8").lower())}
+        self.assertGreater(len(known), 3000)
+        for command in ("list", "diff", "practice", "check", "watch", "next", "answer", "history", "climb"):
+            prose = re.sub(r"--[\w-]+|\b[A-Z]+\b", "", self.show(command, "--help"))  # without options and their values
+            for word in set(re.findall(r"[a-z]+", prose.lower())) - known:
+                if re.sub("(s|l?ed|ing)$", "", word) not in known:
+                    halves = [(word[:i], word[i:]) for i in range(1, len(word)) if {word[:i], word[i:]} <= known]
+                    self.assertEqual([pair for pair in halves if min(map(len, pair)) > 1 or "a" in pair], [], command)
 
     def test_the_help_names_the_folder_that_is_made(self):
         form = re.search(r"DIR \(default: (\S+)\)", self.show("practice", "--help"))[1]
@@ -466,6 +489,23 @@ class Practice(Scratch):
         files = ["../common/a.h", "/usr/include/b.h", "main.cpp", "library/c.h"]
         self.assertEqual(warnings([found(file) for file in files] + [found("d.h", True)]),
                          ["warning, main.cpp: unused", "x", "warning, library/c.h: unused", "x"])
+
+    def test_a_function_written_in_other_words_is_named_with_its_line_in_the_projects_file(self):
+        for step, expected in ((STEPS[1], ["generate", "finish_reason"]), (STEPS[13], ["StaticKvCache::use"])):
+            mine = self.folder / step.name
+            mine.mkdir()
+            for name, path in step.lesson().items():
+                (mine / name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+            own = types.SimpleNamespace(step=step, path=mine)
+            self.assertEqual(check.worth_reading(own), "")
+            for path in mine.glob("*.h"):
+                path.write_text(path.read_text(encoding="utf-8").replace("return ", "return 0 + "), encoding="utf-8")
+            named = re.findall(r"(\S+) \(steps/([^/]+)/([^:]+):(\d+)\)", check.worth_reading(own))
+            self.assertEqual([function for function, *_ in named], expected)
+            for function, folder, name, line in named:
+                self.assertEqual(folder, step.name)
+                lines = (step.folder / name).read_text(encoding="utf-8").splitlines()
+                self.assertIn(f" {function.rpartition(':')[2]}(", lines[int(line) - 1])
 
 
 if __name__ == "__main__":
