@@ -2,7 +2,9 @@
 
 import html
 import re
+import tempfile
 import unittest
+from pathlib import Path
 
 from support import ROOT
 from step_commands import hunks, series
@@ -41,6 +43,17 @@ class Named(unittest.TestCase):
                                                                      "tokenizer.json", "tokenizer_config.json")])
         self.assertEqual(files["72"], ["tests/reference/unseen.txt"])
         self.assertEqual(files["82"], [])
+
+    def test_programs_whose_glue_differs_in_their_names_alone_share_one_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for step, run in zip(STEPS, ("run", "run", "walk")):
+                (Path(folder) / f"{step.name}.js").write_text(f'load("{step.name}.wasm"); {run}();')
+            first, second, other = [playground.glue(folder, step) for step in STEPS[:3]]
+        self.assertRegex(first[0], r"^glue-[0-9a-f]{8}\.js$")
+        self.assertEqual(first[1], 'load("program.wasm"); run();')
+        self.assertEqual(second, first)
+        self.assertEqual(other[1], 'load("program.wasm"); walk();')
+        self.assertNotEqual(other[0], first[0])
 
 
 class Drawing(unittest.TestCase):

@@ -212,6 +212,12 @@ class Blocks(unittest.TestCase):
                          [(4, "for i in 1 2; do\n  tools/run 01 --x $i\ndone", "k=1", 1),
                           (7, "tools/run 02 \\\n  --y", "k=1", 2)])
 
+    def test_a_remark_after_any_line_of_a_command_is_not_run(self):
+        page = self.page("# T\n\n    for i in 1 2; do  # twice\n      tools/run 01 --x $i # the number\n    done   # all\n"
+                         "    tools/run 02 --y '#1'\n")
+        self.assertEqual([one.text for one in recorded.commands(page)],
+                         ["for i in 1 2; do\n  tools/run 01 --x $i\ndone", "tools/run 02 --y '#1'"])
+
     def test_what_is_typed_in_stands_below(self):
         page = self.page("# T\n\n    tools/run 51 --requests -\n\nand type\n\n    {\"prompt\": \"x\"}\n")
         self.assertEqual(recorded.commands(page)[0].input, '{"prompt": "x"}')

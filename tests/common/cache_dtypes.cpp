@@ -2,9 +2,13 @@
 // positions.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/decoding/dynamic_kv_cache.h"
@@ -13,6 +17,7 @@
 #include "common/decoding/probabilities.h"
 #include "common/decoding/ring_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/measure/cache_trial.h"
 #include "common/model/model.h"
 #include "tests/error_message.h"
 
@@ -222,6 +227,65 @@ TEST_CASE("heads that do not fill whole vectors are refused in few bits, and kee
   CHECK(model.kv_dtype() == DType::kFloat32);
   model.use_cache_dtype(DType::kBFloat16);
   CHECK(model.kv_dtype() == DType::kBFloat16);
+}
+
+/// A cache that takes a millisecond to grow.
+class SlowCache : public StaticKvCache {
+ public:
+  using StaticKvCache::StaticKvCache;
+
+  void append(int row, int count) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    StaticKvCache::append(row, count);
+  }
+};
+
+TEST_CASE(
+    "caches are compared over all windows of a text: what a token loses, their memory and their speed") {
+  Model model = load("models/tales-gqa-1m", DType::kFloat32);
+  model.limit_context(64);
+  const Tokens text = some_tokens(150);  // windows of 64, 64 and 22 tokens
+  std::vector<TriedCache> caches;
+  caches.push_back({"exact", std::make_unique<StaticKvCache>(model)});
+  model.use_cache_dtype(DType::kInt8);
+  caches.push_back({"int8", std::make_unique<StaticKvCache>(model), false});
+  caches.push_back({"slow", std::make_unique<SlowCache>(model)});
+  double sum = 0.0;
+  for (std::size_t first = 0; first < text.size(); first += 64) {
+    StaticKvCache few_bits(model);
+    model.use_cache_dtype(DType::kFloat32);
+    StaticKvCache exact(model);
+    model.use_cache_dtype(DType::kInt8);
+    for (std::size_t i = first; i < std::min<std::size_t>(first + 64, text.size()); ++i) {
+      const std::span<const int> one = std::span(text).subspan(i, 1);
+      const Floats p = softmax(model.next_logits(one, exact)), q = softmax(model.next_logits(one, few_bits));
+      sum += kl_divergence(p, q);
+    }
+  }
+  const double exact_mib = static_cast<double>(caches[0].cache->use().bytes) / (1 << 20),
+               int8_mib = static_cast<double>(caches[1].cache->use().bytes) / (1 << 20);
+  std::istringstream table(compare_caches(model, caches, text).text(9));
+  std::string line, name, rest;
+  std::getline(table, line);
+  double mib = 0.0, divergence = 0.0, rate = 0.0, speedup = 0.0;
+  CHECK((table >> name >> mib >> divergence >> rate >> speedup));
+  CHECK(name == "exact");
+  CHECK(mib == doctest::Approx(exact_mib));
+  CHECK(divergence == 0.0);
+  CHECK(rate > 0.0);
+  CHECK(speedup == 1.0);
+  CHECK((table >> name >> mib >> divergence));
+  std::getline(table, rest);
+  CHECK(name == "int8");
+  CHECK(mib == doctest::Approx(int8_mib));
+  CHECK(divergence == doctest::Approx(1000.0 * sum / 150.0).epsilon(1e-4).scale(0.0));
+  CHECK(rest.find_first_of("0123456789") == std::string::npos);  // its speed means nothing
+  CHECK((table >> name >> mib >> divergence >> rate >> speedup));
+  CHECK(name == "slow");
+  CHECK(rate < 1000.0);
+  CHECK(speedup < 1.0);
+  CHECK(error_message([&] { compare_caches(model, caches, {}); }) ==
+        "comparing caches needs a text of at least one token");
 }
 
 }  // namespace

@@ -200,6 +200,29 @@ TEST_CASE("the knee of a server with a constant service time is where it is alwa
   const nlohmann::json table =
       nlohmann::json::parse(read_file(std::filesystem::path(results) / "capacity.json"));
   CHECK(table.size() == 2);
+  // Beyond the knee there is no time to draw, so one rate is left: its tick is the only one.
+  const std::string svg = read_file(std::filesystem::path(results) / "capacity.svg");
+  CHECK(contains(svg, ">7<"));
+  CHECK_FALSE(contains(svg, ">60<"));
+}
+
+TEST_CASE("the run that finds the knee has at most 20,000 requests, and the others have all") {
+  std::vector<std::size_t> counts;
+  std::vector<double> last;
+  const auto serve = [&](const std::vector<RandomRequest>& requests) {
+    counts.push_back(requests.size());
+    last.push_back(requests.back().arrival);
+    return Waiting{.ttft = {1.0}, .seconds = static_cast<double>(requests.size()) / 50.0};
+  };
+  const Captured captured(stderr);
+  for (const int requests : {19'999, 20'000, 20'001}) {
+    CHECK(sweep({.rates = {7}}, {.requests = requests}, 512, serve) == doctest::Approx(50.0));
+  }
+  CHECK(counts == std::vector<std::size_t>{19'999, 19'999, 20'000, 20'000, 20'000, 20'001});
+  for (const std::size_t first : {0, 2, 4}) {
+    CHECK(last[first] == 0.0);  // all arrive at once
+    CHECK(last[first + 1] > 0.0);
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/file.h"
+#include "common/decoding/known_tokens.h"
 #include "common/text/tokenizer_json.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
@@ -134,6 +135,55 @@ TEST_CASE("a GGUF file names four special tokens, and an id beyond the vocabular
   }
 }
 
+TEST_CASE("a template of the user's own gets the special tokens of the model, from a folder or a GGUF file") {
+  const TemporaryFolder folder;
+  const std::string own =
+      folder.write("own.jinja", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}").string();
+  const auto text_of = [&](const std::filesystem::path& model) {
+    return ChatTemplate::load(model, own).render(kHello, ordered_json::object(), {}).text;
+  };
+  const std::filesystem::path gguf =
+      folder.write("m.gguf", GgufWriter()
+                                 .text("tokenizer.chat_template", "other")
+                                 .texts("tokenizer.ggml.tokens", {"<a>", "<b>"})
+                                 .number("tokenizer.ggml.bos_token_id", 0)
+                                 .number("tokenizer.ggml.eos_token_id", 1)
+                                 .bytes());
+  CHECK(text_of(gguf) == "<a>Hello<b>");
+  CHECK(text_of(folder.path()) == "Hello");
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": "<c>", "eos_token": {"content": "<d>"}, "chat_template": "x"})");
+  CHECK(text_of(folder.path()) == "<c>Hello<d>");
+  CHECK(ChatTemplate::load(folder.path(), "").render(kHello, ordered_json::object(), {}).text == "x");
+}
+
+TEST_CASE("a content in parts is the template's to read only if it writes one part like the text alone") {
+  const auto reads = [](const std::string& source) { return ChatTemplate(source, {}, "t").reads_parts(); };
+  const std::string text =
+      "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}";
+  CHECK_FALSE(reads("{% for m in messages %}{{ m.content }}{% endfor %}"));
+  CHECK(reads("{% for m in messages %}" + text + "{% endfor %}"));
+  CHECK_FALSE(reads("always the same"));
+  // One that demands a system message, and one that rejects it.
+  CHECK(reads(
+      "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}" +
+      text + "{% endfor %}"));
+  CHECK(reads(
+      "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}" +
+      text + "{% endfor %}"));
+  CHECK_FALSE(reads("{{ raise_exception('no') }}"));
+}
+
+TEST_CASE(
+    "an error of a template names its file without its folder, and a broken character reaches no template") {
+  CHECK(error_message([] {
+          ChatTemplate("{{ a.b }}", {}, "/secret/folder/t.jinja").render(kHello, ordered_json::object(), {});
+        }) == "t.jinja: the template's line 1 reads \"b\" of \"a\", which is undefined");
+  const ChatTemplate chat("{{ messages[0].role }}:{{ messages[0].content }}{{ add_generation_prompt }}", {},
+                          "t");
+  CHECK(chat.render(std::vector<Message>{{.role = "tool", .content = "a\xffz"}}).text == "tool:a\uFFFDzTrue");
+}
+
 TEST_CASE("in a GGUF file without tokens no id names a special token") {
   const TemporaryFolder folder;
   folder.write("m.gguf", GgufWriter()
@@ -209,6 +259,30 @@ TEST_CASE("a message writes no marker, even if the file does not flag it as spec
             plain.size() + 2);
     }
   }
+}
+
+TEST_CASE("turns have their roles, and a known answer keeps tokens that are parts of characters") {
+  const ChatTemplate chat("{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}", {},
+                          "");
+  const Rendered prompt = chat.render(std::vector<Message>{{"system", "a"}, {"user", "b"}});
+  CHECK(prompt.text == "system: a<|endoftext|>user: b<|endoftext|>");
+  const Tokenizer tokenizer = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-1m");
+  const Ids begin = encode_chat(tokenizer, prompt);
+  Ids answer;
+  for (const char byte : std::string("assistant: \U0001F600")) {
+    const Ids one = tokenizer.encode(std::string(1, byte));
+    REQUIRE(one.size() == 1);
+    answer.push_back(one[0]);
+  }
+  KnownTokens known;
+  known.remember(tokenizer, prompt, begin, answer);
+  Ids want = begin;
+  want.insert(want.end(), answer.begin(), answer.end());
+  want.push_back(tokenizer.encode_with_special_tokens("<|endoftext|>").at(0));
+  const Rendered next =
+      chat.render(std::vector<Message>{{"system", "a"}, {"user", "b"}, {"assistant", "\U0001F600"}});
+  CHECK(known.encode(tokenizer, next) == want);
+  CHECK(encode_chat(tokenizer, next) != want);
 }
 
 TEST_CASE("words, spaces, thoughts and calls that a file adds are tokens in messages, too") {

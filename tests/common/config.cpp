@@ -12,6 +12,7 @@
 #include "common/model/family.h"
 #include "common/model/generation_config.h"
 #include "common/program/chat_defaults.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -902,6 +903,29 @@ TEST_CASE("generation_config.json has sampling for chats, and other settings tha
   CHECK(generation_config_of(folder.path()).sampling.empty());
   std::filesystem::create_symlink(folder.path() / "nowhere", file);
   CHECK(says(error_message([&] { generation_config_of(folder.path()); }), "does not exist"));
+}
+
+TEST_CASE(
+    "what a generation_config.json sets is reported: what is obeyed with a note, and the rest as a warning") {
+  GenerationConfig config{
+      .file = "f.json",
+      .sampling = {{"temperature", "0.5", true}, {"top_p", "1.0", false}, {"top_k", "9", true}},
+      .others = {{"num_beams", "4", true}, {"suppress_tokens", "", true}}};
+  const auto said = [&] {
+    const Captured captured(stderr);
+    report_generation_config(config, "; options override it");
+    return captured.text();
+  };
+  const std::string
+      sets = "f.json sets temperature 0.5, top_k 9; options override it\n",
+      unread =
+          "warning: f.json sets num_beams 4, suppress_tokens, which nothing reads here; options and "
+          "requests set such values\n";
+  CHECK(said() == sets + unread);
+  config.others.clear();
+  CHECK(said() == sets);
+  config.sampling = {{"top_p", "1.0", false}};
+  CHECK(said() == "");
 }
 
 TEST_CASE("the sampling that a model recommends is the default of a chat's options and of its requests") {

@@ -165,6 +165,9 @@ TEST_CASE("counts for which the file has no room are errors before anything is a
              "do not fit"));  // times 8 would wrap to 0
   CHECK(says(list(4, 26), "elements of \"list\"", "do not fit"));
   CHECK(list(4, 25) == "");
+  // After 24 bytes of the file's own: 8 + 4 of the key, and its type, those of the elements and their number.
+  CHECK(list(4, 26) ==
+        "model.gguf announces 26 elements of \"list\", which do not fit into the 100 bytes from byte 52 on");
 }
 
 TEST_CASE("a string that is longer than the file is an error") {
@@ -177,6 +180,16 @@ TEST_CASE("a string that is longer than the file is an error") {
             "texts", 9, raw<std::uint32_t>(8) + raw<std::uint64_t>(1) + raw(size) + std::string(100, 'x'))),
         "model.gguf", "the value of \"texts\""));
   }
+}
+
+TEST_CASE("where a file ends too early, the error has what is missing, its place and the size of the file") {
+  const std::string whole =
+      GgufWriter().pair("text", 8, raw<std::uint64_t>(101) + std::string(100, 'x')).bytes();
+  REQUIRE(whole.size() == 148);
+  CHECK(error(whole) ==
+        "model.gguf ends inside the value of \"text\": 101 bytes from byte 48 on, but the file has 148");
+  CHECK(error(whole.substr(0, 40)) ==
+        "model.gguf ends inside the value of \"text\": 8 bytes from byte 40 on, but the file has 40");
 }
 
 TEST_CASE("a list of lists, an unknown type and a duplicate key are errors") {
@@ -240,6 +253,7 @@ TEST_CASE("the alignment is that of the file, and must be a power of two") {
     return error(GgufWriter().pair("general.alignment", type, value).floats("a", {1}, {1}));
   };
   CHECK(with(4, raw<std::uint32_t>(1)) == "");
+  CHECK(says(with(4, raw<std::uint32_t>(1u << 30)), "cut off"));  // it may be so large, but this file is not
   for (const std::uint32_t alignment : {0u, 3u, 33u, 48u, 0x8000'0000u, 0xFFFF'FFFFu}) {
     CHECK(says(with(4, raw(alignment)), "general.alignment is " + std::to_string(alignment), "power of two"));
   }

@@ -4,8 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/model/gguf.h"
@@ -57,4 +59,21 @@ TEST_CASE("a type is found by its number and by its name") {
   CHECK(find_gguf_type(1000) == nullptr);
   CHECK(find_gguf_type("Q9_9") == nullptr);
   CHECK(readable_gguf_types() == "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K");
+}
+
+TEST_CASE("a type that cannot be read has the name that ggml gives to its number") {
+  // enum ggml_type in ggml.h.
+  const std::map<std::uint32_t, std::string_view> names{
+      {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"},
+      {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},
+      {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},   {26, "I32"},   {27, "I64"},
+      {28, "F64"},    {29, "IQ1_M"},   {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"}};
+  for (const auto& [number, name] : names) {
+    CAPTURE(number);
+    const GgufType* const type = find_gguf_type(number);
+    REQUIRE(type != nullptr);
+    CHECK(type->name == name);
+    CHECK((type->to_floats == nullptr));
+    CHECK(find_gguf_type(name) == type);
+  }
 }

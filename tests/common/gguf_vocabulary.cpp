@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "common/text/pre_tokenizer.h"
 #include "common/text/pre_types.h"
 #include "common/text/tokenizer.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 
 using namespace staircase;
@@ -226,6 +228,30 @@ TEST_CASE("texts are composed where the pre-tokenizer or the architecture was tr
   for (const char* architecture : {"gpt2", "llama", "qwen2", "qwen3"})
     CHECK_FALSE(composes(architecture, "gpt-2"));
   for (const char* pre : {"qwen2", "olmo"}) CHECK(composes("llama", pre));
+}
+
+TEST_CASE("a byte-level file may put a space in front of each text") {
+  GgufVocabulary vocabulary{
+      .architecture = "llama", .model = "gpt2", .pre = "gpt-2", .tokens = {"a", "\u0120", "\u0120a"}};
+  vocabulary.merges = {"\u0120 a"};
+  CHECK(made_of(vocabulary).encode("a") == Ids{0});
+  vocabulary.add_space_prefix = true;
+  CHECK(made_of(vocabulary).encode("a") == Ids{2});
+  vocabulary.add_space_prefix = false;
+  CHECK(made_of(vocabulary).encode("a") == Ids{0});
+}
+
+TEST_CASE("a file that names no pre-tokenizer has llama.cpp's default, with a warning") {
+  const GgufVocabulary vocabulary{.architecture = "llama", .model = "gpt2", .tokens = {"a"}};
+  Captured captured(stderr);
+  const TokenizerDescription described = describe(vocabulary, "m.gguf");
+  CHECK(captured.text() ==
+        "warning: m.gguf names no tokenizer.ggml.pre; some texts may be split into different tokens than in "
+        "training\n");
+  const PreTokenizer cut(described.cuts);
+  using Pieces = std::vector<std::string_view>;
+  CHECK(cut.split("It's 12345678 |a|$b") ==
+        Pieces{"It", "'", "s", " ", "123", "456", "78", " ", "|", "a", "|$", "b"});
 }
 
 TEST_CASE("a broken tokenizer of a GGUF file is one sentence with the file, the key and the value") {

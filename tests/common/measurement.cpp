@@ -2,12 +2,23 @@
 
 #include <doctest/doctest.h>
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
 
+#include "common/measure/logit_comparison.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -31,6 +42,16 @@ TEST_CASE("a table has aligned columns, words to the left and numbers to the rig
         "name      count  time\n"
         "one           1   0.5\n"
         "a \"b\", c    200  12.2\n");
+}
+
+TEST_CASE("a column of numbers is aligned to the right, and one of words to the left, wherever they are") {
+  Table table({"n", "word"});
+  table.add({7, "a"});
+  table.add({200, "b c d"});
+  CHECK(table.text() ==
+        "  n  word \n"
+        "  7  a    \n"
+        "200  b c d\n");
 }
 
 TEST_CASE("a table as CSV puts quotes where a comma or a quote needs them") {
@@ -114,6 +135,101 @@ TEST_CASE("all ways take turns, and the turn that warms up does not count") {
   CHECK(ways == std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 0, 1, 2});
   CHECK(warm == std::vector<bool>{true, true, true, false, false, false, false, false, false});
   CHECK(rates == std::vector<std::vector<double>>{{4.0, 7.0}, {15.0, 18.0}, {26.0, 29.0}});
+}
+
+/// Redirects standard error to a terminal until the end of the scope.
+class Terminal {
+ public:
+  Terminal() {
+    grantpt(main_);
+    unlockpt(main_);
+    const int side = open(ptsname(main_), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(side >= 0);
+    dup2(side, STDERR_FILENO);
+    close(side);
+  }
+  ~Terminal() { end(); }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  /// All that has been written; standard error is as before.
+  std::string end() {
+    if (saved_ < 0) return {};
+    std::fflush(stderr);
+    dup2(saved_, STDERR_FILENO);
+    close(std::exchange(saved_, -1));
+    // The system hands over what was written in pieces, and ends with an error once no program has the other
+    // side.
+    std::string text, piece(1000, '\0');
+    for (ssize_t size; (size = read(main_, piece.data(), piece.size())) > 0;)
+      text.append(piece, 0, static_cast<std::size_t>(size));
+    close(main_);
+    return text;
+  }
+
+ private:
+  int main_ = posix_openpt(O_RDWR | O_NOCTTY);
+  int saved_ = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+};
+
+TEST_CASE("on a terminal a bar shows which turn runs and how many are done, and leaves nothing") {
+  Terminal terminal;
+  take_turns(2, 2, [](std::size_t, bool) { return 1.0; });
+  const std::string shown = terminal.end();
+  std::string expected;
+  const char* const turns[] = {"warming up",  "warming up",  "turn 1 of 2",
+                               "turn 1 of 2", "turn 2 of 2", "turn 2 of 2"};
+  for (int done = 0; done < 6; ++done) {  // a sixth of 30 for each that is done
+    expected += fmt::format("\r\033[K[{:<30}] {}/6 {}", std::string(static_cast<std::size_t>(5 * done), '#'),
+                            done + 1, turns[done]);
+  }
+  CHECK(shown == expected + "\r\033[K");
+}
+
+TEST_CASE("the largest difference of two logits is printed, whichever is larger") {
+  const auto said = [](const std::vector<float>& plain, const std::vector<float>& engine) {
+    const Captured captured(stderr);
+    compare_logits(plain, engine);
+    return captured.text();
+  };
+  CHECK(said({1, -2, 3}, {1.25f, -2, 2.5f}) == "3 logits differ by at most 5.0e-01\n");
+  CHECK(said({1, -2}, {1.25f, -2.125f}) == "2 logits differ by at most 2.5e-01\n");
+  CHECK(said({1}, {1}) == "1 logits differ by at most 0.0e+00\n");
+}
+
+TEST_CASE(
+    "of three runs of an engine the shortest counts, and each part has its share of the plain loops' time") {
+  using std::chrono::milliseconds;
+  PartTimes times;
+  int runs = 0;
+  const std::vector<float> logits{1, 2};
+  std::string said;
+  {
+    const Captured captured(stderr);
+    compare_logits(
+        [&] {
+          const auto watch = times.of("MLP");
+          std::this_thread::sleep_for(milliseconds(20));
+          return logits;
+        },
+        [&] {
+          std::this_thread::sleep_for(milliseconds(runs++ == 1 ? 1 : 100));
+          return std::span<const float>(logits);
+        },
+        times);
+    said = captured.text();
+  }
+  CHECK(runs == 3);
+  CHECK(begins_with(said, "2 logits differ by at most 0.0e+00\nplain loops "));
+  double plain = 0.0, engine = 0.0, ratio = 0.0;
+  REQUIRE(std::sscanf(said.c_str() + said.find("plain loops"),
+                      "plain loops %lf ms, the engine %lf ms: %lf times as fast", &plain, &engine,
+                      &ratio) == 3);
+  CHECK(plain >= 20.0);
+  CHECK(engine >= 1.0);
+  CHECK(engine < 80.0);
+  CHECK(std::abs(ratio - plain / engine) < 0.5 + 0.02 * ratio);
+  CHECK(ends_with(said, " 100 %  MLP\n"));
 }
 
 TEST_CASE("results are written to their folder as a table in two formats and a plot") {

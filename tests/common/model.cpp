@@ -657,6 +657,10 @@ TEST_CASE("input that the model cannot take is refused in one sentence") {
   CHECK(refused({1, 2, 3}, 4) == "logits after the last 4 of 3 tokens were requested");
   CHECK(refused(tokens) == "");
   CHECK(refused({0, 4095}, 2) == "");
+  TestCache cache(tales(), 1, 512);
+  tales().next_logits(some_tokens(10, 4096), cache);
+  CHECK(error_message([&] { tales().next_logits(Tokens(503, 0), cache); }) ==
+        "513 tokens do not fit into the model's context of 512 positions");
 }
 
 TEST_CASE("a sequence without tokens rests while the others of its batch go on") {
@@ -1254,13 +1258,20 @@ TEST_CASE("the key of a pass is of one model, and of what is found of its logits
 
 #ifdef __linux__
 
-/// Bytes of files that are in this process's memory, or 0 if the system does not tell.
-std::size_t bytes_of_files() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssFile:")) return 1024 * std::stoul(line.substr(8));
+/// The bytes that a file in /proc/self has for this key, or 0 if the system does not tell.
+std::size_t bytes_in(const char* file, const std::string& key) {
+  std::ifstream lines(std::string("/proc/self/") + file);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(key + ":")) return 1024 * std::stoul(line.substr(key.size() + 1));
   }
   return 0;
+}
+
+/// Bytes of files that are in this process's memory. Pages of 2 MiB do not count: a file that was just
+/// written may have them, and then one small vector brings in all of a page.
+std::size_t bytes_of_files() {
+  const std::size_t all = bytes_in("status", "RssFile"), huge = bytes_in("smaps_rollup", "FilePmdMapped");
+  return all > huge ? all - huge : 0;
 }
 
 TEST_CASE("a matrix of the file leaves memory before the next one is loaded") {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/base/quoted.h"
+#include "common/decoding/sampling.h"
 #include "common/program/command_line.h"
 #include "tests/captured.h"
 #include "tests/error_message.h"
@@ -98,6 +99,40 @@ TEST_CASE("a range is printed in words") {
   CHECK(between(1, 2147483647).text(true) == "between 1 and 2147483647");
   CHECK(Range{.most = 3}.text(false) == "at most 3");
   CHECK(Range().text(false) == "a number");
+}
+
+/// Whether a command line takes this value of an option that chooses tokens.
+bool samples(const std::string& option, const std::string& value) {
+  SamplingOptions options;
+  CommandLine line("A program.");
+  add_options(line, options);
+  std::string words[] = {"program", "--do-sample", option + "=" + value};
+  char* pointers[] = {words[0].data(), words[1].data(), words[2].data()};
+  const Captured warnings(stderr);
+  try {
+    line.parse(3, pointers);
+  } catch (const UsageError&) {
+    return false;
+  }
+  return true;
+}
+
+TEST_CASE("the options that choose tokens take the ends of their ranges, and nothing beyond") {
+  struct Ends {
+    std::string option;
+    std::vector<std::string> taken, refused;
+  };
+  for (const Ends& ends : {Ends{"--seed", {"0"}, {"-1"}},
+                           {"--presence-penalty", {"-2", "2"}, {"-2.01", "2.01"}},
+                           {"--frequency-penalty", {"-2", "2"}, {"-2.01", "2.01"}},
+                           {"--repetition-penalty", {"0.01"}, {"0"}},
+                           {"--temperature", {"0"}, {"-0.01"}},
+                           {"--top-k", {"1"}, {"0"}},
+                           {"--top-p", {"0.01", "1"}, {"0", "1.01"}},
+                           {"--show-candidates", {"0"}, {"-1"}}}) {
+    for (const std::string& value : ends.taken) CHECK_MESSAGE(samples(ends.option, value), ends.option);
+    for (const std::string& value : ends.refused) CHECK_MESSAGE(!samples(ends.option, value), ends.option);
+  }
 }
 
 /// Options that depend on each other, as a feature declares them.

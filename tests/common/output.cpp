@@ -195,6 +195,22 @@ TEST_CASE("log-probabilities stand beside their token with four digits, and a mi
       "\",\"               -0.5312  |  \"-\" -0.1562  \",\" -0.5000\n\"-\"                     -\n"));
 }
 
+TEST_CASE("lines about tokens name their prompt or their text where there are several") {
+  const Captured text(stdout), lines(stderr);
+  Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kText);
+  const Token chosen{.id = 12, .logprobs = Logprobs{-0.5f, {}}};
+  output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
+  output.echo(1, {{.id = 11, .logprobs = Logprobs()}}, std::nullopt);
+  const OnRowToken on_token = output.begin_texts(2);
+  on_token(1, chosen);
+  on_token(0, {.id = 12, .candidates = {{12, 0.0f}}});
+  output.finish(std::vector<Generation>(2), {});
+  output.close(1000);
+  CHECK(lines.text() ==
+        "prompt 1: \"The\"                   -\nprompt 2: \",\"                     -\n"
+        "[2] \"-\"               -0.5000\n[1]\n> \"-\"                0.0 % \n\n");
+}
+
 TEST_CASE("a prompt that is echoed is printed in front of its text") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
@@ -365,6 +381,18 @@ TEST_CASE("the line of statistics has weights, activations and cache, and a cach
   CHECK(ends_with(to_string(statistics), "; weights 24.0 MiB, activations 0.5 MiB, cache 3.0 MiB"));
   statistics.cache = {3 << 20, 9 << 20, 6 << 20};
   CHECK(ends_with(to_string(statistics), "cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
+}
+
+TEST_CASE("one token is a token, and several are tokens") {
+  Statistics statistics;
+  for (const auto& [prompt, fresh, words] :
+       {std::tuple(1, 2, "1 prompt token, prefill 0.0 ms (0 together); 2 new tokens; "),
+        {3, 1, "3 prompt tokens, prefill 0.0 ms (0 together); 1 new token; "},
+        {0, 0, "0 prompt tokens; "}}) {
+    statistics.prompt_tokens = prompt;
+    statistics.new_tokens = fresh;
+    CHECK(begins_with(to_string(statistics), words));
+  }
 }
 
 TEST_CASE("the time per token is the mean over the tokens after the first of each sequence") {

@@ -105,6 +105,52 @@ TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_g
   CHECK(drawn({{1, 0.0, 1.0, 0}}) > 0);                                             // a kind without bars
 }
 
+/// The program that gnuplot would run to draw a plot or a timeline.
+template <typename Drawing>
+std::string program_of(const Drawing& drawing) {
+  const TemporaryFolder folder;
+  const std::filesystem::path echo = folder.write("gnuplot", "#!/bin/sh\nexec cat\n"),
+                              file = folder.path() / "out.svg";
+  std::filesystem::permissions(echo, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
+  const std::string message = error_message([&] { write_svg(file, drawing); });
+  setenv("PATH", path.c_str(), 1);
+  CHECK(message == "");
+  return text_of(file);
+}
+
+TEST_CASE("gnuplot gets each point, an error bar where its ends differ, and a title of one line") {
+  Plot plot = kPlot;
+  plot.title = "it's\nlong";
+  const std::string program = program_of(plot);
+  CHECK(contains(program, "$series0 << END_OF_SERIES\n1 2 1.5 2.5\n2 3 0 0\nEND_OF_SERIES\n"));
+  CHECK(contains(program, "$series1 << END_OF_SERIES\n1 1 0 0\n2 4 0 0\nEND_OF_SERIES\n"));
+  CHECK(contains(program, "set title 'it’s long'\n"));
+  CHECK(contains(program, "$series0 using 1:2:3:4 with yerrorbars linestyle 1 notitle"));
+  CHECK_FALSE(contains(program, "$series1 using 1:2:3:4"));
+}
+
+TEST_CASE(
+    "gnuplot gets each bar of a timeline on its lane, in the colour of its kind, and room for all lanes") {
+  const Timeline timeline{"seconds",
+                          "row",
+                          {"wait", "work"},
+                          {{"one", {{1, 0.5, 1.0, 0}, {3, 1.0, 2.5, 1}}}, {"two", {{2, 0.0, 2.0, 1}}}}};
+  const std::string program = program_of(timeline);
+  // x, y, and the ends in both directions.
+  CHECK(contains(program, "$bars0_0 << END_OF_BARS\n0.75 1 0.5 1 0.6 1.4\nEND_OF_BARS\n"));
+  CHECK(contains(program, "$bars0_1 << END_OF_BARS\n1.75 3 1 2.5 2.6 3.4\nEND_OF_BARS\n"));
+  CHECK(contains(program, "$bars1_1 << END_OF_BARS\n1 2 0 2 1.6 2.4\nEND_OF_BARS\n"));
+  CHECK(contains(program, "set terminal svg size 960,520 "));
+  CHECK(contains(program, "set xrange [0:2.5]\nset yrange [3.6:0.4]\n"));
+  CHECK(contains(program, "linecolor rgb '#0072b2' title 'wait', $bars0_1 "));
+  CHECK(contains(program, "linecolor rgb '#d55e00' title 'work'\n"));
+  // Without any time, gnuplot still needs a range.
+  CHECK(contains(program_of(Timeline{"x", "y", {"kind"}, {{"one", {{1, 0.0, 0.0, 0}}}}}),
+                 "set xrange [0:1]\n"));
+}
+
 TEST_CASE("whether a file can be written is found out without changing anything") {
   const TemporaryFolder folder;
   const std::filesystem::path old = folder.write("old.svg", "an older plot"),

@@ -58,6 +58,27 @@ TEST_CASE("white space is Unicode's property White_Space") {
   CHECK(found == expected);  // U+180E, which PCRE2 counts, is not among them
 }
 
+TEST_CASE("escapes and groups of a file's pattern mean what they mean in Hugging Face's tokenizers") {
+  const auto cut = [](const std::string& pattern, const std::string& text) {
+    const PreTokenizer pre_tokenizer({Cut{.pattern = pattern}});
+    const auto views = pre_tokenizer.split(text);
+    return Pieces(views.begin(), views.end());
+  };
+  CHECK(cut(R"(\d+)", "a12\u0663b") == Pieces{"a", "12\u0663", "b"});
+  CHECK(cut(R"(\w+)", "a_1e\u0301-b") == Pieces{"a_1e\u0301", "-", "b"});  // a mark belongs to its word
+  CHECK(cut(R"(\W)", "ab -c_") == Pieces{"ab", " ", "-", "c_"});
+  CHECK(cut(R"(\S)", "ab  c") == Pieces{"a", "b", "  ", "c"});
+  CHECK(cut(R"([^\s\w])", "a -+ b") == Pieces{"a ", "-", "+", " b"});
+  CHECK(cut(R"(\t\r\n|\f\a|\e|\x41)", "b\t\r\nb\f\ab\x1b\x41") ==
+        Pieces{"b", "\t\r\n", "b", "\f\a", "b", "\x1b", "A"});
+  CHECK(cut(R"(a(?=b))", "abac") == Pieces{"a", "bac"});
+  CHECK(cut(R"(a(?!b))", "abac") == Pieces{"ab", "a", "c"});
+  CHECK(cut(R"((?<=a)b)", "abcb") == Pieces{"a", "b", "cb"});
+  CHECK(cut(R"((?>a+)b)", "aab") == Pieces{"aab"});
+  CHECK(cut(R"((?:ab)+)", "xababy") == Pieces{"x", "abab", "y"});
+  CHECK(cut(R"((?i:ab)c)", "xABcABC") == Pieces{"x", "ABc", "ABC"});
+}
+
 TEST_CASE("invalid UTF-8 forms its own pieces, and ends a piece like the text's end") {
   CHECK(split("\xFF") == Pieces{"\xFF"});
   CHECK(split("ab\xFF\xFE"

@@ -220,6 +220,13 @@ TEST_CASE("prompt and new tokens may fill the context, with one more that the mo
   check_refused("--prompt - --max-new-tokens 2147483647", 2, "03-context-window", text(1));
 }
 
+TEST_CASE("--context may be as large as the model's own, and no larger") {
+  CHECK(run("--prompt Once --max-new-tokens 1 --context 512").status == 0);
+  CHECK(run("--prompt Once --max-new-tokens 1 --context 1").status == 0);
+  check_refused("--prompt Once --context 513", 2,
+                "--context is 513, but tales-6m supports at most 512 positions");
+}
+
 TEST_CASE("a prompt of a megabyte is refused for its length") {
   std::string text;
   while (text.size() < (1u << 20)) text += "once upon a time ";

@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <string_view>
@@ -246,6 +248,51 @@ TEST_CASE("each changed byte is noticed, and each missing end") {
     write(place.file, whole);
     CHECK(read(file, model).has_value());
   }
+}
+
+TEST_CASE("a refusal names the bytes that were changed, and parts in another order are refused") {
+  const Place place;
+  Model model = place.model();
+  Filled filled(model, 3);
+  const SessionFile file(place.file, model, plain());
+  save(file, model, filled.cache, example(3));
+  const std::string whole = read_file(place.file), name = place.file.string();
+  // The header of the file has 16 bytes; a part begins with its size and its checksum, 8 bytes each, and is
+  // padded to a multiple of 16.
+  std::vector<std::size_t> begins{16};
+  while (begins.back() < whole.size()) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, whole.data() + begins.back(), sizeof size);
+    begins.push_back(begins.back() + 16 + (size + 15) / 16 * 16);
+  }
+  REQUIRE(begins.size() > 6);
+  const auto refusal = [&](const std::string& bytes) {
+    write(place.file, bytes);
+    return error_message([&] { read(file, model); });
+  };
+  for (std::size_t part = 0; part < 3; ++part) {
+    std::string changed = whole;
+    changed[begins[part] + 16] ^= 1;
+    CHECK(refusal(changed) ==
+          fmt::format(
+              "{} was changed between the bytes {} and {}; restore a copy of it, or choose another file",
+              name, begins[part], begins[part + 1]));
+  }
+  CHECK(
+      refusal(whole.substr(0, begins[1] + 20)) ==
+      fmt::format(
+          "{} is cut off after {} bytes, or was changed at byte {}; restore a copy of it, or choose another "
+          "file",
+          name, begins[1] + 20, begins[1]));
+  CHECK(refusal(whole + "more") ==
+        fmt::format("{} continues after its end at byte {}; restore a copy of it, or choose another file",
+                    name, whole.size()));
+  // Keys and values of a layer have the same size.
+  const std::size_t keys = begins[2], values = begins[3], next = begins[4];
+  REQUIRE(values - keys == next - values);
+  CHECK(!refusal(whole.substr(0, keys) + whole.substr(values, next - values) +
+                 whole.substr(keys, values - keys) + whole.substr(next))
+             .empty());
 }
 
 TEST_CASE("what happens to a larger file at random is noticed, too") {

@@ -2,6 +2,7 @@
 // no option needs another logit than the largest.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
 #include <random>
 #include <stdexcept>
@@ -93,6 +94,22 @@ TEST_CASE("a row reads the logits if any option needs one besides the largest") 
   }));
   CHECK(reads(
       [](RowOptions& o) { o.edit_final_logits = [](std::span<float> logits) { logits[1] = kMasked; }; }));
+}
+
+TEST_CASE("logprobs are those of the model, whatever the options make of its logits") {
+  const std::vector<float> logits = {0.0f, 3.0f, -1.0f, 3.5f, 2.9f};
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  Row row = row_with([](RowOptions& o) {
+    o.logprobs.count = 5;
+    o.sampling.temperature = 0.5f;
+    o.edit_raw_logits = [](std::span<float> edited, std::span<const int>) { edited[3] = kMasked; };
+  });
+  const Token token = take_token(row, std::span<const float>(logits), 4);
+  REQUIRE(token.logprobs);
+  CHECK(token.id == 1);
+  CHECK(static_cast<double>(*token.logprobs->own) == doctest::Approx(3.0 - std::log(sum)));
+  CHECK(token.logprobs->likeliest.front().token_id == 3);  // which was forbidden
 }
 
 TEST_CASE("the largest logit of each row is known without reading any") {

@@ -201,6 +201,10 @@ TEST_CASE(
   CHECK(made_of(words).encode("xZWx") == Ids{88, 461, 88});
   CHECK(made_of(words).encode(" QZW ZW") == Ids{221, 460, 221, 461});
   CHECK(made_of(words).encode("QZWZW") == Ids{49, 58, 55, 461});
+  // Spaces between two tokens belong to the first of them that takes them.
+  const Tokenizer spaces = made_of(shape("flags"));
+  CHECK(spaces.encode_with_special_tokens("<|right|>  <|left|>") == Ids{401, 400});
+  CHECK(spaces.encode_with_special_tokens("<|user|> \t<|user|>  ABC ") == Ids{402, 402, 407});
   // Only the first text gets a space, also if the token is found after normalization.
   json first = shape("metaspace-always");
   first["pre_tokenizer"]["prepend_scheme"] = "first";
@@ -585,7 +589,7 @@ TEST_CASE("a pattern that PCRE2 refuses, or interprets differently, is an error 
     CHECK(says(error(pattern), "the pattern", "at byte"));
   }
   for (const char* pattern : {"a\\", "\\h", "\\R", "\\K", "\\1", "\\v", "[\\S]", "[a[b]]", "[a&&b]", "^a",
-                              "a$", "(*UTF)a", "(?m)a", "(?C1)a", "(?R)", "[]a]"}) {
+                              "a$", "(*UTF)a", "(?m)a", "(?C1)a", "(?R)", "[]a]", "[^]a]"}) {
     CAPTURE(pattern);
     CHECK(says(error(pattern), "the pattern", "is refused"));
   }
@@ -602,7 +606,10 @@ TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
   CHECK(says(error_with("gpt2", "/model/vocab", json::array()), file, "model.vocab is an array"));
   CHECK(says(error_with("gpt2", "/model/vocab/a", 5), file, "both have the id 5"));
   for (const json& id : {json(-1), json("x"), json(1.5), json(1 << 20), json(1e300), json(nullptr)}) {
-    CHECK(says(error_with("gpt2", "/model/vocab/a", id), file, "the token \"a\" has the id " + id.dump()));
+    CHECK(says(error_with("gpt2", "/model/vocab/a", id), file, "the token \"a\" has the id " + id.dump(),
+               "not an integer from 0 to 1048575"));
+    CHECK(says(error_with("gpt2", "/added_tokens/0/id", id), file, "added_tokens[0].id is " + id.dump(),
+               "not an integer from 0 to 1048575"));
   }
   CHECK(says(error_with("gpt2", "/model/merges", "a b"), file, "model.merges is \"a b\", not a list"));
   CHECK(
@@ -616,7 +623,6 @@ TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
   CHECK(error_with("qwen2", "/model/merges/3", shape("qwen2")["model"]["merges"][2]) == "");
   CHECK(says(error_with("gpt2", "/model/unk_token", "nothing"), file, "model.unk_token",
              "not in the vocabulary"));
-  CHECK(says(error_with("gpt2", "/added_tokens/0/id", 1 << 20), file, "added_tokens[0].id"));
   CHECK(says(error_with("gpt2", "/added_tokens/0/id", 5), file,
              "\"<|endoftext|>\" has the id 5, which is that of"));
   CHECK(says(error_with("gpt2", "/added_tokens/0/content", ""), file, "added_tokens[0].content", "empty"));

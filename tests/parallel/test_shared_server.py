@@ -204,6 +204,16 @@ class Ends(unittest.TestCase):
         self.assertEqual([line for line in done.stderr.splitlines() if line.startswith("error:")],
                          ["error: adapters cannot be split between ranks; run the model on one rank"])
 
+    def test_a_cache_file_on_several_ranks_is_refused_with_one_sentence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cache"
+            done = subprocess.run(["mpirun", "-np", "2", str(CHATS), *arguments("--cache-file", file)],
+                                  capture_output=True, text=True, timeout=30)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual([line for line in done.stderr.splitlines() if line.startswith("error:")],
+                             ["error: --cache-file needs the whole model; start the server on one rank"])
+            self.assertFalse(file.exists())
+
     def test_ranks_that_wait_take_no_processor(self):
         def used(rank):
             fields = Path(f"/proc/{rank}/stat").read_text().rsplit(")", 1)[1].split()

@@ -409,6 +409,9 @@ TEST_CASE("a key that is read and written with a capital is named, in each body"
          "top_k",
          "min_p",
          "n",
+         "best_of",
+         "best_by",
+         "user",
          "stop",
          "presence_penalty",
          "frequency_penalty",
@@ -437,6 +440,31 @@ TEST_CASE("a key that is read and written with a capital is named, in each body"
   check({"prompt", "add_special_tokens", "return_token_strs"},
         [&](const std::string& body) { tokenize(body, model(), prompts); });
   check({"model", "tokens"}, [](const std::string& body) { detokenize(body, model()); });
+}
+
+TEST_CASE("what is not implemented is refused where only a prompt is written, too") {
+  TestPrompts prompts;
+  for (const char* wrong : {R"("functions": [{}])", R"("documents": [1])",
+                            R"("continue_final_message": true)", R"("chat_template": "x")"}) {
+    CAPTURE(wrong);
+    const std::string key = json::parse(fmt::format("{{{}}}", wrong)).begin().key();
+    const std::string sentence = fmt::format("400 {}: {} is not implemented", key, key);
+    CHECK(begins_with(refusal_of([&] { apply_template(hello(wrong), model(), prompts); }), sentence));
+    CHECK(begins_with(refusal_of([&] { tokenize(hello(wrong), model(), prompts); }), sentence));
+  }
+}
+
+TEST_CASE("a text that is longer than the context has tokens, and many tokens have a text") {
+  TestPrompts prompts;
+  const std::string text(100'000, 'x');
+  const json body{{"messages", {{{"role", "user"}, {"content", text}}}}};
+  const json tokens = json::parse(tokenize(body.dump(), model(), prompts));
+  CHECK(tokens["count"] > 64);
+  CHECK(json::parse(apply_template(body.dump(), model(), prompts))["prompt"].get<std::string>().size() >
+        text.size());
+  const int x = tokenizer().encode("x").front();
+  const json many{{"tokens", std::vector<int>(5000, x)}};
+  CHECK(json::parse(detokenize(many.dump(), model()))["prompt"] == std::string(5000, 'x'));
 }
 
 TEST_CASE("a role or content of null is one that is missing") {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "common/base/file.h"
 #include "common/server/chat_request.h"
@@ -220,6 +221,24 @@ TEST_CASE("a vote counts answers without their thoughts, and an empty answer has
   CHECK(answer.handed_on.size() == 1);
 }
 
+TEST_CASE("answers with equal calls are one vote, and so are those that only white space tells apart") {
+  const auto winner = [](const std::vector<std::string>& texts) {
+    Answer answer(
+        R"(, "best_of": 3, "best_by": "vote", "tools": [{"type": "function", "function": {"name": "now"}}])");
+    for (int i = 0; i < 3; ++i)
+      answer.add_texts({texts[static_cast<std::size_t>(i)]}, i).end(FinishReason::kEos, i);
+    const json choice = answer.client->answer["choices"][0];
+    CHECK(choice["votes"] == 2);
+    return choice["message"];
+  };
+  const auto call = [](int hour) {
+    return fmt::format("<tool_call>\n{{\"name\": \"now\", \"arguments\": {{\"hour\": {}}}}}\n</tool_call>",
+                       hour);
+  };
+  CHECK(winner({call(1), call(2), call(2)})["tool_calls"][0]["function"]["arguments"] == "{\"hour\": 2}");
+  CHECK(winner({"red", "\t blue\r\n", "blue"})["content"] == "\t blue\r\n");
+}
+
 TEST_CASE("a stream begins with the role, ends with the reason alone, and counts tokens without a choice") {
   Answer answer(R"(, "stream": true, "stream_options": {"include_usage": true})");
   answer.add(with_end("Hithere.")).end();
@@ -341,6 +360,35 @@ TEST_CASE("a text that finds no way through its constraint ends its request with
       CHECK(client->sent == 1);
     }
   }
+}
+
+TEST_CASE("what a text has before its constraint fails is sent before the error, and once") {
+  /// Work waits until the test does it.
+  struct Waiting : Client {
+    void post(std::function<void()> work) override { waiting = std::move(work); }
+    std::function<void()> waiting;
+  };
+  Metrics counted;
+  declare(counted);
+  auto client = std::make_shared<Waiting>();
+  const auto request = std::make_shared<CompletionRequest>(
+      R"-({"prompt": [5], "guided_regex": "(fox ){9}(a?){2100}b", "stream": true})-", model());
+  std::vector<float> logits(static_cast<std::size_t>(model().vocab_size));
+  row_options(*request).edit_raw_logits(logits, tokenizer().encode("fox fox fox fox fox fox fox fox fox "));
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  for (const char* text : {"fox ", "fo"}) {
+    Token token{.id = 5};
+    token.text = text;
+    reply->add_token(0, token);
+  }
+  reply->end_text(0, FinishReason::kEos);
+  std::exchange(client->waiting, nullptr)();  // which holds the reply, and that the client
+  std::string text;
+  const std::vector<json> events = client->events();
+  for (std::size_t i = 0; i + 1 < events.size(); ++i)
+    text += events[i]["choices"][0]["text"].get<std::string>();
+  CHECK(text == "fox fo");
+  CHECK(events.back().contains("error"));
 }
 
 TEST_CASE("each prompt of a request is echoed before its own texts") {

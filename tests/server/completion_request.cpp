@@ -9,7 +9,9 @@
 
 #include "common/decoding/beam_search.h"
 #include "common/decoding/row.h"
+#include "common/program/command_line.h"
 #include "common/server/access.h"
+#include "common/server/adapter_options.h"
 #include "common/server/completion_server.h"
 #include "common/server/metrics.h"
 #include "tests/error_message.h"
@@ -159,6 +161,22 @@ TEST_CASE("a body is plain JSON by its fields, or it is refused") {
     CHECK(status("application/json", encoding) == 415);
 }
 
+TEST_CASE("a key with too many unfinished requests learns how many it has") {
+  const TemporaryFolder folder;
+  folder.write("keys", "first\n");
+  const std::string file = (folder.path() / "keys").string();
+  for (const auto& [most, words] :
+       {std::pair(1, "1 unfinished request and"), {2, "2 unfinished requests and"}}) {
+    Access access({.api_key_file = file, .max_per_key = most});
+    const std::vector<HttpRequest> asked(static_cast<std::size_t>(most) + 1,
+                                         {.authorization = "Bearer first"});
+    for (int i = 0; i < most; ++i) access.begin(asked[static_cast<std::size_t>(i)]);
+    CHECK(contains(error_message([&] { access.begin(asked.back()); }), words));
+    access.end(asked.front());
+    access.begin(asked.back());
+  }
+}
+
 TEST_CASE("--cors-origin is compared as browsers send it, and what they never send is refused") {
   for (const auto& [given_, origin] :
        std::map<std::string, std::string>{{"*", "*"},
@@ -169,6 +187,7 @@ TEST_CASE("--cors-origin is compared as browsers send it, and what they never se
                                           {"http://a.b:80/", "http://a.b"},
                                           {"http://a.b:443", "http://a.b:443"},
                                           {"http://localhost:3000", "http://localhost:3000"},
+                                          {"https://my-app.a_b.org", "https://my-app.a_b.org"},
                                           {"http://[::1]:80", "http://[::1]"},
                                           {"http://[::1]:8080/", "http://[::1]:8080"},
                                           {"http://a.b:65535", "http://a.b:65535"},
@@ -310,7 +329,9 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
                     "400 prompt: this model's maximum"));
   const nlohmann::json many{{"prompt", std::vector<std::string>(129, "a")}};
   CHECK(begins_with(refusal(many.dump()), "400 prompt: prompt is a list of 129"));
-  CHECK(begins_with(refusal(R"({"prompt": ["a", "b"], "n": 65})"), "400 prompt: prompt is a list of 2"));
+  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})") ==
+        "400 prompt: prompt is a list of 2 and n is 65, but a request may generate at most 128 texts");
+  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 64})") == "");
 }
 
 TEST_CASE("an invalid value is refused with 400 and the name of its key") {
@@ -332,6 +353,7 @@ TEST_CASE("an invalid value is refused with 400 and the name of its key") {
                             R"("frequency_penalty": -3)",
                             R"("repetition_penalty": 0)",
                             R"("repetition_penalty": 1e-30)",
+                            R"("repetition_penalty": 100.5)",
                             R"("logprobs": 21)",
                             R"("logprobs": true)",
                             R"("echo": 1)",
@@ -349,6 +371,17 @@ TEST_CASE("an invalid value is refused with 400 and the name of its key") {
     CAPTURE(wrong);
     const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
     CHECK(begins_with(refusal(with(wrong)), fmt::format("400 {}: ", key)));
+  }
+}
+
+TEST_CASE("the ends of each range are valid") {
+  for (const char* end :
+       {R"("n": 128)", R"("temperature": 0)", R"("temperature": 100)", R"("top_p": 0)", R"("top_p": 1)",
+        R"("presence_penalty": 2)", R"("presence_penalty": -2)", R"("frequency_penalty": 2)",
+        R"("frequency_penalty": -2)", R"("repetition_penalty": 0.125)", R"("repetition_penalty": 100)",
+        R"("logprobs": 0)", R"("logprobs": 20)", R"("max_tokens": 0)"}) {
+    CAPTURE(end);
+    CHECK(refusal(with(end)) == "");
   }
 }
 
@@ -458,6 +491,8 @@ TEST_CASE("a service that searches takes the keys of a beam search") {
       {R"("length_penalty": 2)", "length_penalty: length_penalty needs use_beam_search to be true"},
       {R"("early_stopping": true)", "early_stopping: early_stopping needs use_beam_search to be true"}};
   for (const auto& [body, message] : wrong) CHECK(refused(body) == fmt::format("400 {}", message));
+  for (const std::string key : {"use_beam_search", "length_penalty", "early_stopping"})
+    CHECK(contains(refused(fmt::format("\"{}s\": 1", key)), fmt::format("did you mean {}?", key)));
 }
 
 TEST_CASE("stop sequences are few and short") {
@@ -645,7 +680,9 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
   CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 2000, "]}")) ==
         "400 : the body has 10194 values, but at most 10193 are read");
   CHECK(refusal(R"({"prompt": [4095]})") == "");
-  CHECK(begins_with(refusal(R"({"prompt": [4096]})"), "400 prompt: a token id of prompt is 4096"));
+  CHECK(
+      begins_with(refusal(R"({"prompt": [4096]})"),
+                  "400 prompt: a token id of prompt is 4096, but it must be a whole number from 0 to 4095"));
   // Such a text is not tokenized.
   CHECK(contains(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}"),
                  "but the prompt has 1048576 bytes"));
@@ -674,6 +711,20 @@ TEST_CASE("only the served model can be requested") {
   CHECK(refusal(with(R"("model": "tales")")) == "");
   CHECK(refusal(with(R"("model": "gpt-4")")) ==
         "404 model: there is no model \"gpt-4\", but one named \"tales\"");
+}
+
+TEST_CASE("a server has at most 1,024 adapters") {
+  const auto refusal = [](std::size_t count) {
+    return error_message([&] {
+      CommandLine line("A server.");
+      AdapterOptions adapters;
+      add_options(line, adapters);
+      adapters.pairs.assign(count, "a=b");
+      line.parse(0, nullptr);
+    });
+  };
+  CHECK(refusal(1024) == "");
+  CHECK(refusal(1025) == "--adapter is given 1025 times, but a server has at most 1024 adapters");
 }
 
 TEST_CASE("an error has OpenAI's form") {

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -224,7 +225,9 @@ TEST_CASE("a request must be complete in time, and a silent client is disconnect
   Client slow(served.port), silent(served.port), lines(served.port);
   slow.send("GET / HT");
   lines.send("\r\n");
-  CHECK(begins_with(slow.read(), "HTTP/1.1 408 "));
+  const std::string refused = slow.read("seconds");
+  CHECK(begins_with(refused, "HTTP/1.1 408 "));
+  CHECK(contains(refused, "the request was not complete after 0.2 seconds"));
   CHECK(silent.read() == "");
   CHECK(silent.ends());
   CHECK(lines.read() == "");
@@ -299,6 +302,9 @@ TEST_CASE("an answer has the date of its own second") {
     return answer.substr(begin + 2, answer.find("\r\n", begin + 2) - begin);
   };
   const std::string first = date();
+  std::tm parts{};
+  REQUIRE(::strptime(first.c_str(), "Date: %a, %d %b %Y %H:%M:%S GMT", &parts) != nullptr);
+  CHECK(std::abs(std::difftime(::timegm(&parts), std::time(nullptr))) <= 2.0);
   std::this_thread::sleep_for(1s);
   CHECK(date() != first);
 }
@@ -416,6 +422,41 @@ TEST_CASE(
     CHECK(client.ends(1ms) == (ahead > 10));
     waits.reset();
   }
+}
+
+TEST_CASE("what is sent after an answer, or to a client that has left, goes nowhere and is not counted") {
+  std::shared_ptr<Exchange> late;
+  std::atomic<bool> has_come = false, has_sent = false;
+  const auto send_all = [](Exchange& exchange) {
+    exchange.send({.body = "late"});
+    exchange.begin_stream("text/plain", "");
+    exchange.write("late");
+    exchange.end_stream();
+  };
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (exchange->request().path == "/twice") {
+      exchange->send({.body = "hello"});
+      return send_all(*exchange);
+    }
+    late = exchange;
+    has_come = true;
+  });
+  {
+    Client client(served.port);
+    client.send("GET /twice HTTP/1.1\r\nHost: a\r\n\r\n");
+    CHECK(ends_with(client.read("no such bytes", 200ms), "hello"));
+    client.send(kGet);
+    while (!has_come) std::this_thread::yield();
+  }
+  REQUIRE(served.wait_for({200, HttpServer::kClientLeft}));
+  late->post_without_flush([&] {
+    send_all(*late);
+    has_sent = true;
+  });
+  while (!has_sent) std::this_thread::yield();
+  std::this_thread::sleep_for(50ms);
+  CHECK(served.seen() == std::vector{200, HttpServer::kClientLeft});
+  CHECK(served.left == 1);
 }
 
 TEST_CASE("a stream before HTTP/1.1 ends with its connection") {
@@ -615,6 +656,18 @@ TEST_CASE("a server listens on each of its addresses that the machine has, at on
       HttpServer({"127.0.0.2", "127.0.0.1"}, port, {}, answer),
       fmt::format("cannot listen on port {} of 127.0.0.2: Address already in use", port).c_str(), Error);
   CHECK_THROWS_AS(HttpServer({"192.0.2.1"}, 0, {}, answer), Error);
+}
+
+TEST_CASE("the address of a server with IPv6 is in brackets") {
+  std::string url;
+  try {
+    HttpServer http({"::1"}, 0, {}, [](const std::shared_ptr<Exchange>&) {});
+    url = http.url();
+  } catch (const Error&) {  // a machine without IPv6
+    return;
+  }
+  CHECK(begins_with(url, "http://[::1]:"));
+  CHECK(std::stoi(url.substr(13)) > 0);
 }
 
 TEST_CASE("a host is all of its addresses") {

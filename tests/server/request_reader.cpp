@@ -142,7 +142,8 @@ TEST_CASE("a request names one host") {
   check("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "400");
   check("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n", "400");
   check("GET / HTTP/1.1\r\nHost:\r\n\r\n", "GET / 0, end");
-  CHECK(request("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n").host == "[::1]:80");
+  for (const std::string host : {"[::1]:80", "my_service", "a-b.example.org:8080", "10.0.0.7", "%41"})
+    CHECK(request("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n").host == host);
 }
 
 TEST_CASE("a target is a path, or a whole address whose host counts") {
@@ -211,6 +212,22 @@ TEST_CASE("limits hold to the byte") {
     CHECK(reading(post + "Transfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n6\r\n012345\r\n0\r\n\r\n", piece,
                   limits) == "413");
   }
+}
+
+TEST_CASE("a refusal names the limit that is exceeded") {
+  const auto refusal = [](const std::string& bytes) {
+    return error_message([&] {
+      RequestReader reader({.header_bytes = 100, .body_bytes = 10});
+      reader.push(bytes);
+      while (reader.read() == Progress::kHeader) continue;
+    });
+  };
+  const std::string many(200, 'x'), post = "POST / HTTP/1.1\r\nHost: a\r\n";
+  CHECK(refusal("GET / HTTP/1.1\r\nX: " + many + "\r\n\r\n") ==
+        "the header of the request has more than 100 bytes");
+  CHECK(refusal(post + "Transfer-Encoding: chunked\r\n\r\n1;" + many + "\r\nx\r\n0\r\n\r\n") ==
+        "chunk extensions and trailers have at most 100 bytes each");
+  CHECK(refusal(post + "Content-Length: 11\r\n\r\n") == "the body of a request has at most 10 bytes");
 }
 
 TEST_CASE("however much a client sends, little is held") {

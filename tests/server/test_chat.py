@@ -451,7 +451,9 @@ class Recommendations(unittest.TestCase):
                 self.assertEqual(answers(server, **{**plain, name: None}), alone[name], name)
             self.assertEqual(server.texts("A fox", seed=1), completion)
             schemas = server.ask("GET", "/openapi.json")[2]["components"]["schemas"]
-            self.assertEqual({name: schemas["ChatRequest"]["properties"][name]["default"] for name in settings}, settings)
+            for key in ("default", "x-recommended"):  # the page shows what differs from the usual default
+                self.assertEqual({name: schemas["ChatRequest"]["properties"][name].get(key) for name in settings}, settings)
+            self.assertNotIn("x-recommended", str(schemas["CompletionRequest"]))
             self.assertEqual(schemas["CompletionRequest"]["properties"]["temperature"]["default"], 1)
             self.assertIn("generation_config.json sets do_sample true, temperature 0.9, top_k 40, top_p 0.95, min_p 0.02, "
                           "repetition_penalty 1.3 for chats; requests override it\n", server.said())

@@ -652,7 +652,8 @@ class Queue(unittest.TestCase):
             metrics = server.metrics()
             self.assertEqual(metrics["staircase_texts"], metrics["staircase_texts_waiting"] + metrics["staircase_texts_growing"])
             status, header, body = server.post({"prompt": ["The"] * 12})
-            self.assertEqual((status, body["error"]["type"], header["Retry-After"]), (429, "rate_limit_error", "1"))
+            self.assertEqual((status, body["error"]["type"], body["error"]["code"], header["Retry-After"]),
+                             (429, "rate_limit_error", "queue_full", "1"))
             self.assertEqual(server.ask("GET", "/health")[0], 200)
             last = server.stream("The", max_tokens=1)
             streams[1].leave()
@@ -689,6 +690,7 @@ class Ending(unittest.TestCase):
             self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
             self.assertIn(b"\r\nRetry-After: 1\r\n", answer)
             self.assertIn(b"this server is shutting down and accepts no more requests", answer)
+            self.assertIn(b'"code":"ending"', answer)
             for stream in streams:  # one grows, the others wait: all have been taken
                 texts = ["", "", ""]
                 for event in stream:

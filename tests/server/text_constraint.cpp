@@ -319,6 +319,8 @@ TEST_CASE("a constraint that cannot be read is refused with its key and its plac
        "schema"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": 5, "schema": {}}})",
        "400 response_format: response_format.json_schema.name is 5, but it must be a text"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"description": [], "schema": {}}})",
+       "400 response_format: response_format.json_schema.description is an array, but it must be a text"},
       {R"("response_format": {"type": "json_object", "schema": {}})",
        "400 response_format.schema: response_format.schema is not implemented: leave it out"},
       {R"("structured_outputs": {})",

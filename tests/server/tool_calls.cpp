@@ -617,6 +617,36 @@ TEST_CASE("a result belongs to a call that waits for it, and a call has what tem
   }
 }
 
+TEST_CASE(
+    "the arguments of all calls together have at most 20,000 colons, and may nest as deep as 100 objects") {
+  const auto calls = [](const std::vector<std::string>& arguments) {
+    json list = json::array();
+    for (const std::string& one : arguments)
+      list.push_back({{"id", fmt::format("c{}", list.size())},
+                      {"type", "function"},
+                      {"function", {{"name", "add"}, {"arguments", one}}}});
+    return kUser + ", " + json{{"role", "assistant"}, {"content", ""}, {"tool_calls", list}}.dump();
+  };
+  const auto keys = [](int count) {
+    json object = json::object();
+    for (int i = 0; i < count; ++i) object[std::to_string(i)] = 0;
+    return object.dump();
+  };
+  const std::string place = "400 messages[1].tool_calls[1].function.arguments: ";
+  CHECK(begins_with(refusal("", calls({keys(19'999), keys(2)})),
+                    place + "the arguments of all calls have more than 20000 keys"));
+  // Then the text is too long.
+  CHECK(
+      begins_with(refusal("", calls({keys(19'999), keys(1)})), "400 messages: this model's maximum context"));
+  const auto nested = [](int depth) {
+    std::string text = "0";
+    for (int i = 0; i < depth; ++i) text = "{\"a\":" + text + "}";
+    return text;
+  };
+  CHECK(refusal("", calls({nested(100)})) == "");
+  CHECK(begins_with(refusal("", calls({"{}", nested(101)})), place));
+}
+
 TEST_CASE("for a template without a form, functions, calls and results are texts of messages") {
   const std::string plain = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}";
   const std::string tools = fmt::format(R"(, "tools": [{}])", kNow);
@@ -706,7 +736,7 @@ TEST_CASE("arguments that no one has named are not written, unless the schema le
   };
   CHECK_FALSE(takes_others(""));
   CHECK_FALSE(takes_others(
-      R"(, "title": "F", "description": "d", "$defs": {}, "$schema": "http://json-schema.org/draft-07/schema#")"));
+      R"(, "title": "F", "description": "d", "$defs": {}, "definitions": {}, "$schema": "http://json-schema.org/draft-07/schema#")"));
   CHECK_FALSE(takes_others(R"(, "additionalProperties": false)"));
   CHECK(takes_others(R"(, "additionalProperties": true)"));
   CHECK(takes_others(R"(, "additionalProperties": {"type": "integer"})"));
@@ -792,6 +822,38 @@ TEST_CASE("special tokens are text where the form of calls has them, and in no o
   CHECK(allowed(R"(, "guided_regex": ".*")", {}) == std::vector<int>{end});
   model.set_call_form({});
   CHECK_FALSE(model.call_tokens);
+}
+
+TEST_CASE("a call may end in a special token, also where an answer has only one call") {
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  const Tokenizer smol(read_tokenizer_json(read_file(file), file), file);
+  const auto ids = [&](const std::string& text) { return smol.encode_with_special_tokens(text); };
+  const int close = ids("<|im_start|>").front(), end = ids("<|im_end|>").front();
+  // This vocabulary has no spaces.
+  const std::string source =
+      replaced(replaced(kLlama, "{\"name\": ", "{\"name\":"), "\", \"parameters\": ", "\",\"parameters\":");
+  TemplatePrompts prompts(replaced(source, "arguments | tojson }}}", "arguments | tojson }}}<|im_start|>"));
+  ServedModel model("smol", smol,
+                    {.vocab_size = smol.vocab_size(), .n_positions = 4096, .end_tokens = EndTokens({end})});
+  model.set_call_form(call_form_of(prompts));
+  REQUIRE(model.call_form.end == "}<|im_start|>");
+  REQUIRE(model.call_form.between.empty());
+  ChatRequest request(
+      fmt::format(R"({{"messages": [{}], "tools": [{}], "tool_choice": "required"}})", kUser, kNow), model,
+      prompts);
+  RowOptions options = row_options(request);
+  const auto allowed = [&](const std::string& chosen) {
+    std::vector<float> logits(static_cast<std::size_t>(model.vocab_size));
+    options.edit_raw_logits(logits, ids(chosen));
+    std::vector<int> kept;
+    for (int token = 0; token < std::ssize(logits); ++token)
+      if (logits[static_cast<std::size_t>(token)] != kMasked) kept.push_back(token);
+    return kept;
+  };
+  const std::string call = R"({"name":"now","parameters":{}})";
+  const std::vector<int> after = allowed(call);
+  CHECK(std::ranges::count(after, close) == 1);
+  CHECK(allowed(call + "<|im_start|>") == std::vector<int>{end});
 }
 
 TEST_CASE("texts that are drawn from the tokens offered are answers, from the moment a call opens") {

