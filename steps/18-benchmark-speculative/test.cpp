@@ -7,6 +7,7 @@
 
 #include "benchmark.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -84,6 +85,34 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   for (std::string line; std::getline(csv, line);) ++lines;
   CHECK(lines == 10);
   CHECK(contains(run.err, "baseline tokens/s"));
+}
+
+TEST_CASE("the plot has the speed-up for each number of drafted tokens, and both ends of its spread") {
+  const TemporaryFolder folder;
+  const PlotScript script;
+  const ProgramRun run = run_program(
+      STAIRCASE_STEP_PROGRAM,
+      "--draft-model tales-1m --ignore-eos --max-new-tokens 8 --repetitions 2 --prompt 'The wolf' "
+      "--most-speculative-tokens 2 --benchmark " +
+          folder.path().string());
+  CHECK(run.status == 0);
+  const std::string plot = PlotScript::text(folder.path() / "speculative.svg");
+  CHECK(contains(plot, axes("drafted tokens a round", "speed-up")));
+  const auto rows = measured(folder.path());
+  REQUIRE(rows.size() == 3 * 2);
+  for (int i = 0; i < 6; ++i) {
+    CAPTURE(i);
+    const auto& row = rows[i];
+    CHECK(row["low"] < row["tokens/s"]);
+    CHECK(row["tokens/s"] < row["high"]);
+    const auto points = points_of(plot, i / 2);
+    REQUIRE(points.size() == 2);
+    const auto [x, y, low, high] = points[i % 2];
+    CHECK(x == row["drafted"]);
+    CHECK(y == doctest::Approx(row["speed-up"].get<double>()));
+    CHECK(low < y);
+    CHECK(y < high);
+  }
 }
 
 TEST_CASE("acceptance depends on the text and not on the clock") {

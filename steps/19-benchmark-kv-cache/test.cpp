@@ -5,6 +5,7 @@
 
 #include "benchmark_kv_cache.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -89,6 +90,48 @@ TEST_CASE("the turn that warms up has the shortest length") {
   measure_caches(tales(), {100}, {.repetitions = 1, .lengths = {6, 3}}, table, plot);
   std::erase(passes, 1);  // with a cache
   CHECK(passes == std::vector<int>{3, 3, 6, 3});
+}
+
+TEST_CASE("the plots have the figures of the tables, and both ends of their spread") {
+  const TemporaryFolder folder;
+  const PlotScript script;
+  const auto drawn = [&](const std::string& name, const std::string& arguments) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM,
+                    arguments + " --prompt 'The wolf' --repetitions 2 --benchmark " + folder.path().string());
+    CHECK(run.status == 0);
+    std::ifstream file(folder.path() / (name + ".json"));
+    return std::pair{nlohmann::json::parse(file), PlotScript::text(folder.path() / (name + ".svg"))};
+  };
+  const auto [caches, plot] = drawn("kv-cache", "--benchmark-lengths 5,9");
+  CHECK(contains(plot, axes("new tokens", "tokens/s")));
+  REQUIRE(caches.size() == 3 * 2 * 3);
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    CAPTURE(i);
+    const std::size_t dtype = i / 6, length = i / 3 % 2, cache = i % 3;
+    const auto points = points_of(plot, static_cast<int>(3 * dtype + cache));
+    REQUIRE(points.size() == 2);
+    const auto& row = caches[i];
+    int column = 0;
+    for (const char* name : {"new tokens", "tokens/s", "low", "high"})
+      CHECK(points[length][column++] == doctest::Approx(row[name].get<double>()));
+    CHECK(row["low"] < row["tokens/s"]);
+    CHECK(row["tokens/s"] < row["high"]);
+  }
+  const auto [drafts, speculation] =
+      drawn("speculative", "--draft-model tales-1m --max-new-tokens 4 --most-speculative-tokens 1");
+  CHECK(contains(speculation, axes("drafted tokens a round", "speed-up")));
+  REQUIRE(drafts.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(drafts[i]["low"] < drafts[i]["tokens/s"]);
+    CHECK(drafts[i]["tokens/s"] < drafts[i]["high"]);
+    const auto points = points_of(speculation, i);
+    REQUIRE(points.size() == 1);
+    CHECK(points[0][0] == 1);
+    CHECK(points[0][1] == doctest::Approx(drafts[i]["speed-up"].get<double>()));
+    CHECK(points[0][2] < points[0][1]);
+    CHECK(points[0][1] < points[0][3]);
+  }
 }
 
 TEST_CASE("beyond the context the growing cache ends and the static one slides" * doctest::skip(kSanitized)) {

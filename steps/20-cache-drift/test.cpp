@@ -2,6 +2,7 @@
 
 #include "drift.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -79,6 +80,7 @@ TEST_CASE("the program compares both rules and plots their drift") {
   const std::string file = (folder.path() / "drift.svg").string();
   std::string prompt;
   for (int i = 0; i < 260; ++i) prompt += " and so";
+  const PlotScript script;
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--prompt - --ignore-eos --max-new-tokens 5 --drift " + file, prompt);
   CHECK(contains(run.err, "the model sees only the last 512 of them"));
@@ -94,12 +96,17 @@ TEST_CASE("the program compares both rules and plots their drift") {
       run.err,
       fmt::format("slide      KL divergence {:.4f} on average, {:.4f} at most, over 5 tokens",
                   std::accumulate(slid.begin(), slid.end(), 0.0) / 5, *std::ranges::max_element(slid))));
-  if (std::system("command -v gnuplot >/dev/null") == 0) {
-    CHECK(run.status == 0);
-    std::ifstream svg(file);
-    CHECK(std::string(std::istreambuf_iterator<char>(svg), {}).find("KL divergence from the exact window") !=
-          std::string::npos);
+  CHECK(run.status == 0);
+  const std::string plot = PlotScript::text(file);
+  CHECK(contains(plot, "set title 'KL divergence from the exact window'\n"));
+  CHECK(contains(plot, axes("tokens beyond the context", "nats")));
+  const auto points = points_of(plot, 0);
+  REQUIRE(points.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(points[i][0] == static_cast<double>(i + 1));
+    CHECK(points[i][1] == doctest::Approx(slid[i]));
   }
+  CHECK(points_of(plot, 1).size() == 5);
 }
 
 TEST_CASE("a plot that cannot be written is refused before any token, and a run that fails leaves no trace") {

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -160,6 +161,28 @@ TEST_CASE("measuring changes no text, with a draft model and a look-up") {
             return speculated(*drafter, prompt, {.stopping = {.max_new_tokens = count}}, 4).tokens;
           }) == "");
   }
+}
+
+TEST_CASE("the time of drafting and that of verifying are told apart" * doctest::skip(kSanitized)) {
+  /// Proposes two tokens, slowly.
+  struct Slow : Prophet {
+    using Prophet::Prophet;
+    Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                          std::mt19937& generator) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      return Prophet::propose(text, count, options, generator);
+    }
+  };
+  Slow slow(plain_text(20), 1, tales().config().vocab_size);
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
+  const std::vector<Round> rounds = speculated(slow, kPrompt, options, 2).counts.typical;
+  CHECK(rounds.size() == 5);
+  std::size_t quick = 0;  // other programs may interrupt one
+  for (const Round& round : rounds) {
+    CHECK(round.draft_ms >= 60.0);
+    if (round.target_ms < 60.0) ++quick;
+  }
+  CHECK(quick > rounds.size() / 2);
 }
 
 TEST_CASE("costs leave out the round with the prefill, and those after the end of the context") {

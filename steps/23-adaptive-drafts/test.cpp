@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "generate.h"
 #include "prompt_lookup.h"
@@ -93,6 +95,28 @@ TEST_CASE("the number of drafted tokens grows by two when all are accepted, and 
   CHECK(first(gammas(0, std::nullopt, 20), 6) == std::vector<int>{4, 3, 2, 1, 1, 1});
   // With four right drafts, the number falls from 5 to 4, rises to 6, and falls to 4 again.
   CHECK(first(gammas(4, std::nullopt, 60), 7) == std::vector<int>{4, 6, 5, 4, 6, 5, 4});
+}
+
+TEST_CASE("the time of drafting and that of verifying are told apart" * doctest::skip(kSanitized)) {
+  /// Proposes two tokens, slowly.
+  struct Slow : Prophet {
+    using Prophet::Prophet;
+    Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                          std::mt19937& generator) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      return Prophet::propose(text, count, options, generator);
+    }
+  };
+  Slow slow(plain_text(20), 1, tales().config().vocab_size);
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
+  const std::vector<Round> rounds = speculated(slow, kPrompt, options, 2).counts.typical;
+  CHECK(rounds.size() == 5);
+  std::size_t quick = 0;  // other programs may interrupt one
+  for (const Round& round : rounds) {
+    CHECK(round.draft_ms >= 60.0);
+    if (round.target_ms < 60.0) ++quick;
+  }
+  CHECK(quick > rounds.size() / 2);
 }
 
 TEST_CASE("a fixed number stays") {

@@ -7,6 +7,7 @@
 #include "latencies.h"
 #include "tests/captured.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/toy_engine.h"
@@ -117,6 +118,9 @@ TEST_CASE("the program draws the rows of the batch, and prints what it prints wi
   std::ifstream stream(file);
   const std::string svg{std::istreambuf_iterator<char>(stream), {}};
   for (const std::string word : {"seconds", "row", "prefill", "decode"}) CHECK(contains(svg, word));
+  const PlotScript script;
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, line + "--timeline " + file, kRequests).status == 0);
+  CHECK(contains(PlotScript::text(file), axes("seconds", "row")));
 }
 
 TEST_CASE("a file that cannot be written is refused before anything is served") {

@@ -6,6 +6,7 @@
 
 #include "tests/captured.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -169,13 +170,14 @@ TEST_CASE("weights alone cost less than int8, and larger groups more") {
 
 TEST_CASE("--benchmark writes a line for each form of the weights") {
   const TemporaryFolder folder;
+  const PlotScript script;
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--prompt \"Once upon a time there was a man\" --max-new-tokens 3 --benchmark \"" +
                       folder.path().string() + "\"");
-  const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
-  REQUIRE(run.status == (has_gnuplot ? 0 : 1));
-  if (has_gnuplot) CHECK(std::filesystem::file_size(folder.path() / "quality.svg") > 1000);
+  REQUIRE(run.status == 0);
+  const std::string plot = PlotScript::text(folder.path() / "quality.svg");
+  CHECK(contains(plot, axes("MiB of weights", "KL divergence from float32, 1/1000 nats")));
   std::ifstream csv(folder.path() / "quality.csv");
   std::vector<std::string> lines;
   for (std::string line; std::getline(csv, line);) lines.push_back(line);
@@ -185,6 +187,16 @@ TEST_CASE("--benchmark writes a line for each form of the weights") {
   CHECK(contains(lines[1], ",0.000000,0.000000,"));
   CHECK(ends_with(lines[1], ",1.000000\r"));
   CHECK(begins_with(lines.back(), "rounded by output,"));
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    std::istringstream fields(lines[i]);
+    std::string name, mebibytes, perplexity, change, divergence;
+    for (std::string* field : {&name, &mebibytes, &perplexity, &change, &divergence})
+      std::getline(fields, *field, ',');
+    const auto points = points_of(plot, static_cast<int>(i) - 1);
+    REQUIRE(points.size() == 1);
+    CHECK(points[0][0] == doctest::Approx(std::stod(mebibytes)));
+    CHECK(points[0][1] == doctest::Approx(std::stod(divergence)).epsilon(1e-4));
+  }
   CHECK(ends_with(lines.back(), ",–,–\r"));
 }
 

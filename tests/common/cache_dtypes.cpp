@@ -267,6 +267,11 @@ TEST_CASE(
   std::istringstream table(compare_caches(model, caches, text).text(9));
   std::string line, name, rest;
   std::getline(table, line);
+  std::istringstream columns(line);
+  for (const std::string expected : {"cache", "MiB", "KL", "mnats", "tokens/s", "speed-up"}) {
+    columns >> name;
+    CHECK(name == expected);
+  }
   double mib = 0.0, divergence = 0.0, rate = 0.0, speedup = 0.0;
   CHECK((table >> name >> mib >> divergence >> rate >> speedup));
   CHECK(name == "exact");

@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include "tests/captured.h"
 #include "tests/error_message.h"
+#include "tests/plot_script.h"
 #include "tests/temporary_folder.h"
 
 namespace staircase {
@@ -105,19 +108,12 @@ TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_g
   CHECK(drawn({{1, 0.0, 1.0, 0}}) > 0);                                             // a kind without bars
 }
 
-/// The program that gnuplot would run to draw a plot or a timeline.
+/// What gnuplot gets to draw a plot or a timeline.
 template <typename Drawing>
 std::string program_of(const Drawing& drawing) {
-  const TemporaryFolder folder;
-  const std::filesystem::path echo = folder.write("gnuplot", "#!/bin/sh\nexec cat\n"),
-                              file = folder.path() / "out.svg";
-  std::filesystem::permissions(echo, std::filesystem::perms::owner_all);
-  const std::string path = std::getenv("PATH");
-  setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
-  const std::string message = error_message([&] { write_svg(file, drawing); });
-  setenv("PATH", path.c_str(), 1);
-  CHECK(message == "");
-  return text_of(file);
+  const PlotScript script;
+  CHECK(error_message([&] { write_svg(script.file(), drawing); }) == "");
+  return PlotScript::text(script.file());
 }
 
 TEST_CASE("gnuplot gets each point, an error bar where its ends differ, and a title of one line") {
@@ -129,6 +125,27 @@ TEST_CASE("gnuplot gets each point, an error bar where its ends differ, and a ti
   CHECK(contains(program, "set title 'it’s long'\n"));
   CHECK(contains(program, "$series0 using 1:2:3:4 with yerrorbars linestyle 1 notitle"));
   CHECK_FALSE(contains(program, "$series1 using 1:2:3:4"));
+  CHECK(contains(program, axes("tokens", "ms")));
+}
+
+TEST_CASE("the first seven series, and kinds of bars, have the colours of Okabe and Ito; then they repeat") {
+  // Okabe and Ito (2008), figure 16: blue, vermilion, bluish green, reddish purple, orange, sky blue, black.
+  const std::string expected[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                  "#e69f00", "#56b4e9", "#000000"};
+  Plot plot{"A title", "x", "y"};
+  Timeline timeline{"seconds", "row", {}, {{"one", {}}}};
+  for (std::size_t i = 0; i < 15; ++i) {
+    plot.series.push_back({fmt::format("series {}", i), {{1, 1}, {2, 2}}});
+    timeline.kinds.push_back(fmt::format("kind {}", i));
+    timeline.panels[0].bars.push_back({1, 1.0 * static_cast<double>(i), 1.0 + static_cast<double>(i), i});
+  }
+  const std::string lines = program_of(plot), bars = program_of(timeline);
+  for (std::size_t i = 0; i < 15; ++i) {
+    CHECK(contains(lines, fmt::format("set linetype {} linewidth 1.8 dashtype {} pointtype 7 pointsize 0.5 "
+                                      "linecolor rgb '{}'\n",
+                                      i + 1, i / 7 + 1, expected[i % 7])));
+    CHECK(contains(bars, fmt::format("linecolor rgb '{}' title 'kind {}'", expected[i % 7], i)));
+  }
 }
 
 TEST_CASE(
@@ -143,6 +160,7 @@ TEST_CASE(
   CHECK(contains(program, "$bars0_1 << END_OF_BARS\n1.75 3 1 2.5 2.6 3.4\nEND_OF_BARS\n"));
   CHECK(contains(program, "$bars1_1 << END_OF_BARS\n1 2 0 2 1.6 2.4\nEND_OF_BARS\n"));
   CHECK(contains(program, "set terminal svg size 960,520 "));
+  CHECK(contains(program, axes("seconds", "row")));
   CHECK(contains(program, "set xrange [0:2.5]\nset yrange [3.6:0.4]\n"));
   CHECK(contains(program, "linecolor rgb '#0072b2' title 'wait', $bars0_1 "));
   CHECK(contains(program, "linecolor rgb '#d55e00' title 'work'\n"));
