@@ -183,6 +183,44 @@ TEST_CASE("copies of a file go on from the same beginning, each on its own") {
   CHECK(again.messages[2].content == "Where do you live?");
 }
 
+TEST_CASE("the oldest turns of a longer conversation are dropped, until half of the context is free") {
+  const TextOptions options{.stopping = {.max_new_tokens = 8}};
+  const auto turns =
+      [](int first) {  // a system message and the turns from `first` to 60, without the last answer
+        Messages messages{{"system", "There was a wood."}};
+        for (int number = first; number <= 60; ++number) {
+          messages.push_back({"user", fmt::format("question {}", number)});
+          messages.push_back({"assistant", fmt::format("answer {}", number)});
+        }
+        messages.pop_back();
+        return messages;
+      };
+  const auto prompt_tokens = [&](int first) {
+    return static_cast<int>(encode_chat(tales_tokenizer(), tale().render(turns(first))).size());
+  };
+  REQUIRE(prompt_tokens(1) > 512);
+  Conversation conversation(tales(), tales_tokenizer(), tale(), options);
+  const Answer answer = conversation.answer(turns(1), [](const Token&) {});
+  const int first = 1 + answer.dropped_messages / 2;
+  CHECK(answer.prompt_tokens == prompt_tokens(first));
+  CHECK(prompt_tokens(first) + 8 <= 256);
+  CHECK(prompt_tokens(first - 1) + 8 > 256);  // it drops no more than it must
+}
+
+TEST_CASE("the next question finds all tokens of an answer in the cache, but not the one that ended it") {
+  const TextOptions options{.stopping = {.max_new_tokens = 400}};
+  Conversation conversation(tales(), tales_tokenizer(), tale(), options);
+  Messages messages{{"user", "Why do you weep?"}};
+  Ids tokens;
+  const Answer first = conversation.answer(messages, [&](const Token& token) { tokens.push_back(token.id); });
+  REQUIRE(first.finish_reason == FinishReason::kEos);
+  tokens.pop_back();
+  messages.push_back({"assistant", tales_tokenizer().decode(tokens)});
+  messages.push_back({"user", "Who?"});
+  const Answer second = conversation.answer(messages, [](const Token&) {});
+  CHECK(second.cached_tokens >= first.prompt_tokens + std::ssize(tokens));
+}
+
 TEST_CASE("dropped turns stay dropped, and are not reported again") {
   const TemporaryFolder folder;
   Talk whole(tales());

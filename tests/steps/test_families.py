@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import BUILD, ROOT, STEPS, call
+from support import BUILD, PAIRS, ROOT, STEPS, call
 
 sys.path.insert(0, str(ROOT / "tests"))
 from chosen import chosen, touched  # noqa: E402
@@ -20,15 +20,56 @@ FAMILIES = ROOT / "tests/reference/families"
 FILES = ROOT / "tests/reference/gguf-families"
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
           "95-kept-answers", "96-dropped-turns", "97-chat-server", "122-urgent-requests", "123-draft-models", "143-saved-cache"}  # whose program does something other than continue a text
+# Where another kind of program begins, and the options that a lesson replaces.
+OTHER_PROGRAMS = {"66-http-server", "69-capacity", "93-conversation"}
+REPLACED_OPTIONS = {"24-attention-sinks": {"--drift"}, "25-draft-heads": {"--max-matching-ngram-size", "--prompt-lookup-num-tokens"},
+                    "98-tensor-parallel": {"--plain-loops"}, "101-regex": {"--choice"}, "103-grammar": {"--regex"},
+                    "104-json-schema": {"--grammar"}}
 NEAR = 0.002  # of two logits that are this close either may be the larger one
+
+
+# The values that options take, in the words of an error message; other options take any text.
+RANGES = {
+    "a whole number of 0 or more": "--common-tokens --max-new-tokens --max-queue --min-new-tokens --patience --seed --show-candidates",
+    "a whole number of 1 or more":
+        "--benchmark-lengths --context --kv-blocks --max-batch-size --max-matching-ngram-size --max-per-key --micro-batches --new-tokens "
+        "--num-beams --num-return-sequences --prefill-chunk --prompt-tokens --rates --refill --repetitions --sinks --top-k",
+    "a whole number of 2 or more": "--window",
+    "a whole number between 0 and 20": "--logprobs",
+    "a whole number between 0 and 10000": "--merges",
+    "a whole number between 0 and 65535": "--port",
+    "a whole number between 1 and 16": "--most-speculative-tokens --num-speculative-tokens",
+    "a whole number between 1 and 64": "--compare-ranks --prompt-lookup-num-tokens --ranks --replicas",
+    "a whole number between 1 and 1024": "--threads",
+    "a whole number between 1 and 1000000": "--num-requests",
+    "a number of 0 or more": "--link-us --temperature",
+    "a number above 0": "--link-gbit --repetition-penalty",
+    "a number above 0 and at most 1": "--top-p",
+    "a number between 0 and 1": "--min-p",
+    "a number between -2 and 2": "--frequency-penalty --presence-penalty",
+    "a number between -10 and 10": "--length-penalty",
+    "one of auto, cpu, cuda": "--device",
+    "one of float32, float16, bfloat16, int8, int4": "--dtype",
+    "one of auto, float32, float16, bfloat16, int8, int4": "--cache-dtype",
+    "one of slide, recompute": "--on-overflow",
+    "one of false, true, never": "--early-stopping",
+}
+OWN_RANGES = {("69-capacity", "--max-batch-size"): "a whole number between 1 and 64",
+              **{(step, "--num-speculative-tokens"): "a whole number between 1 and 16, or auto"
+                 for step in ("23-adaptive-drafts", "25-draft-heads", "123-draft-models")}}
+UNLIMITED = ("--max-new-tokens", "--num-return-sequences", "--seed", "--show-candidates", "--temperature", "--top-k", "--top-p")
+
+
+def sampled_steps():
+    """One step in eight, others for each commit; and those that it changes."""
+    return [step for step in STEPS if chosen(f"families {step.name}", 8) or touched(f"steps/{step.name}")]
 
 
 @functools.lru_cache(maxsize=None)
 def sampled(*options):
-    """Of the steps whose program has these options, one in eight, others for each commit; and those that it changes."""
-    steps = [step for step in STEPS if step.name not in OTHERS
-             and (chosen(f"families {step.name}", 8) or touched(f"steps/{step.name}"))]
-    return [step for step in steps if all(re.search(rf"[ ,]{option}\b", options_of(step.name)) for option in options)]
+    """Of the sampled steps, those that continue a text and whose program has these options."""
+    return [step for step in sampled_steps() if step.name not in OTHERS
+            and all(re.search(rf"[ ,]{option}\b", options_of(step.name)) for option in options)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -120,6 +161,26 @@ class Families(unittest.TestCase):
                 done = self.program(step.name, "tales-1m", "A fox", "--max-new-tokens", 1, "--num-return-sequences", 2, status=2)
                 self.assertRegex(done.stderr, "^error: --num-return-sequences 2 needs --do-sample(:| or --num-beams:) ")
                 self.assertEqual(done.stdout, "")
+
+    def test_a_step_has_the_options_of_the_step_before(self):
+        for before, step in PAIRS:
+            if step.name not in OTHER_PROGRAMS:
+                kept, own = (set(re.findall(r"(?m)^ +(--[\w-]+)", options_of(one.name))) for one in (before, step))
+                with self.subTest(step.name):
+                    self.assertEqual(kept - own, REPLACED_OPTIONS.get(step.name, set()))
+
+    def test_an_option_has_the_same_range_in_every_step(self):
+        """The program states it when it refuses a value."""
+        ranges = {option: words for words, options in RANGES.items() for option in options.split()}
+        for step in sampled_steps():
+            for option in re.findall(r"(?m)^ +(--[\w-]+) \S", options_of(step.name)):
+                done = call(BUILD / "steps" / step.name, f"{option}=x", *(() if option == "--model" else ("--model", "no-such-model")))
+                refused = re.search(rf"error: {option} is x, but it must be (.*) \(--help", done.stderr)
+                expected = OWN_RANGES.get((step.name, option), ranges.get(option))
+                if int(step.number) < 8 and option in UNLIMITED:  # 08 adds the limits
+                    expected = re.match("a (whole )?number", expected)[0]
+                with self.subTest(step.name, option=option):
+                    self.assertEqual(refused[1] if refused else None, expected, done.stderr)
 
     def test_the_options_of_sampling_have_the_same_limits_in_every_step(self):
         """Those of the lesson, where a step has taken its code from an earlier one."""

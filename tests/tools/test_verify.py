@@ -683,6 +683,16 @@ class VerifyGguf(Limited):
         self.assertIn("11 tensors of the right shape, F32/Q4_1", lines["tensors"])
         self.assertIn("1 layers, width 32, 2 heads, 8 positions, 5 tokens", lines["config"])
 
+    def test_a_tensor_has_one_to_four_dimensions(self):
+        self.tensors["blk.0.attn_q.weight"] = [1, 1, 32, 32]
+        self.assert_fails("tensors", "blk.0.attn_q.weight is [1, 1, 32, 32], not [32, 32]")
+        self.tensors["blk.0.attn_q.weight"] = [1, 1, 1, 32, 32]
+        self.assert_fails("files", "has a broken header")
+        content = self.content(self.metadata, {"output_norm.weight": [32]})
+        end_of_name = content.index(b"output_norm.weight") + len("output_norm.weight")
+        self.file.write_bytes(content[:end_of_name] + struct.pack("<I", 0) + content[end_of_name + 12:])  # without its size
+        self.assert_fails("files", "has a broken header", file=self.file)
+
     def test_an_output_layer_of_its_own_has_the_shape_of_the_embedding(self):
         self.tensors["output.weight"] = [5, 32]
         status, lines = self.verify()
