@@ -332,11 +332,12 @@ class Commands(Limited):
             self.assertEqual(touched(*command, STAIRCASE_SINCE="HEAD~2"), ["02-b", "03-c", "04-d"])
             self.assertEqual(touched(*command, STAIRCASE_SINCE="no-commit"), ["04-d"])
 
-    def test_a_step_or_a_finished_lesson_is_tried_when_its_files_change(self):
+    def test_a_step_and_what_checks_it_is_tried_when_its_files_change(self):
         done = run(shutil.which("bash"), "-euc", f"source '{ROOT}/tools/lib.sh'; eval \"$(sed -n '/^files_of()/,/^}}/p' '{ROOT}/tools/test')\"\n"
-                   "files_of finished-14; files_of finished-63; files_of 05-multinomial; files_of 101-regex; files_of model")
+                   "files_of finished-14; files_of finished-63; files_of inherited-100-38; files_of 05-multinomial; files_of 101-regex; files_of model")
         finished = "^steps/63-|^common/decoding/(block_pool.h|paged_engine.h|paged_kv_cache.h|preemption.h)$"
-        self.assertEqual(done.stdout.split("\n"), ["^steps/14-|^common/decoding/(static_kv_cache.h)$", finished, "^steps/05-", "^steps/101-", "^$", ""], done.stderr)
+        inherited = "^steps/100-|^steps/38-[^/]*/test.cpp$"
+        self.assertEqual(done.stdout.split("\n"), ["^steps/14-|^common/decoding/(static_kv_cache.h)$", finished, inherited, "^steps/05-", "^steps/101-", "^$", ""], done.stderr)
 
     def test_setup_refuses_an_old_meson(self):
         environment = self.commands(*self.BASICS, "git", "python3")
