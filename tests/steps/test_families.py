@@ -204,6 +204,45 @@ class Families(unittest.TestCase):
             with self.subTest(step.name):
                 self.assertEqual(texts[1:], texts[:1] * 3)
 
+    def test_a_prompt_beyond_the_context_is_refused_or_cropped_with_a_warning(self):
+        def messages(step, status):
+            return self.program(step.name, "tales-1m", " and so" * 300, "--max-new-tokens", 1, status=status).stderr
+
+        for step in sampled():
+            with self.subTest(step.name):
+                if "--on-overflow" in options_of(step.name):
+                    self.assertIn("warning: the prompt has 600 tokens, and the model sees only the last 512 of them\n", messages(step, 0))
+                elif int(step.number) < 3:
+                    self.assertIn("have 601 tokens together, but the model's context has 512", messages(step, 2))
+                elif int(step.number) < 13:  # before there is a cache
+                    self.assertNotIn("warning", messages(step, 0))
+                else:
+                    self.assertIn("error: the cache is full: the model has 512 positions", messages(step, 1))
+
+    def test_the_times_of_a_text_are_measured(self):
+        for step in sampled():
+            times = json.loads(self.program(step.name, "tales-1m", "A fox", "--max-new-tokens", 5).stdout)["stats"]
+            with self.subTest(step.name):
+                self.assertGreater(times["prefill_ms"], 0)
+                self.assertGreater(times["ms_per_token"], 0)
+                self.assertAlmostEqual(times["tokens_per_second"] * times["ms_per_token"] / 1000, 1, 5)
+
+    def test_several_texts_have_numbers(self):
+        for step in sampled("--num-return-sequences", "--do-sample"):
+            for count in (1, 3):
+                with self.subTest(step.name, count=count):
+                    done = call(BUILD / "steps" / step.name, "--model", "tales-1m", "--device", "cpu", "--prompt", "A fox", "--do-sample",
+                                "--max-new-tokens", 3, "--num-return-sequences", count)
+                    self.assertEqual(re.findall(r"(?m)^\[(\d)\]$", done.stdout), ["1", "2", "3"] if count == 3 else [], done.stderr)
+
+    def test_only_a_temperature_near_zero_causes_a_warning(self):
+        for step in sampled("--temperature"):
+            draws = ("--do-sample",) if "--do-sample" in options_of(step.name) else ()
+            for value in ("0.000001", "0.01", "1"):
+                with self.subTest(step.name, value=value):
+                    done = self.program(step.name, "tales-1m", "A fox", *draws, "--max-new-tokens", 1, "--temperature", value)
+                    self.assertEqual("warning: a temperature near 0 is greedy decoding\n" in done.stderr, value == "0.000001", done.stderr)
+
     def test_the_likeliest_tokens_are_shown_only_if_an_option_says_so(self):
         for step in sampled("--show-candidates"):
             for count in (None, 2):
@@ -219,6 +258,7 @@ class Families(unittest.TestCase):
                 done = self.program(step.name, "tales-1m", "A fox", "--prompt", "The king", "--echo", "--max-new-tokens", 1)
                 numbers = re.findall(r"perplexity of prompt (\d+): ", done.stderr)
                 self.assertEqual(numbers, [] if int(step.number) == 37 else ["1", "2"])  # 38 adds the perplexity
+                self.assertNotIn("perplexity", self.program(step.name, "tales-1m", "A fox", "--max-new-tokens", 1).stderr)
 
     def test_the_cache_has_no_more_rows_than_texts_grow_at_a_time(self):
         def allocated(step, *options):
