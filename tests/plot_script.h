@@ -1,4 +1,4 @@
-// What gnuplot is told to draw, also where it is not installed.
+// What gnuplot gets to draw, also where it is not installed.
 #pragma once
 
 #include <array>

@@ -14,11 +14,12 @@ using namespace staircase;
 
 namespace {
 
-/// The distribution of the next token after `tokens`.
+/// The softmax of the processed logits after `tokens`, [vocab_size].
 std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
                                      const SamplingOptions& options) {
   std::vector<float> logits = copy_of(model.next_logits(tokens));
-  return distribution(logits, tokens, options);
+  process(logits, tokens, options);
+  return softmax(logits);
 }
 
 Model& draft() {

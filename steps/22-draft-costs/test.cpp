@@ -163,7 +163,7 @@ TEST_CASE("measuring changes no text, with a draft model and a look-up") {
   }
 }
 
-TEST_CASE("the time of drafting and that of verifying are told apart" * doctest::skip(kSanitized)) {
+TEST_CASE("drafting and verifying are measured separately" * doctest::skip(kSanitized)) {
   /// Proposes two tokens, slowly.
   struct Slow : Prophet {
     using Prophet::Prophet;

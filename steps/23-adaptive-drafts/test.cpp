@@ -16,11 +16,12 @@ using namespace staircase;
 
 namespace {
 
-/// The distribution of the next token after `tokens`.
+/// The softmax of the processed logits after `tokens`, [vocab_size].
 std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
                                      const SamplingOptions& options) {
   std::vector<float> logits = copy_of(model.next_logits(tokens));
-  return distribution(logits, tokens, options);
+  process(logits, tokens, options);
+  return softmax(logits);
 }
 
 Model& smaller() {
@@ -97,7 +98,7 @@ TEST_CASE("the number of drafted tokens grows by two when all are accepted, and 
   CHECK(first(gammas(4, std::nullopt, 60), 7) == std::vector<int>{4, 6, 5, 4, 6, 5, 4});
 }
 
-TEST_CASE("the time of drafting and that of verifying are told apart" * doctest::skip(kSanitized)) {
+TEST_CASE("drafting and verifying are measured separately" * doctest::skip(kSanitized)) {
   /// Proposes two tokens, slowly.
   struct Slow : Prophet {
     using Prophet::Prophet;
